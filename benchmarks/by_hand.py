@@ -21,7 +21,7 @@ from tensorboardX import SummaryWriter
 
 @attrs.define(eq=False)
 class ByHand:
-    """The five things, for one training.
+    """The five things, for one run.
 
     Attributes:
         directory: where checkpoints and event files go; it is made.

@@ -43,7 +43,7 @@ STEPS = {"about 2 ms": (2e-3, 50), "about 20 ms": (20e-3, 10)}
 
 @attrs.frozen
 class Added:
-    """What a session adds to a step of the bare loop, in milliseconds.
+    """The time that a session adds to a step of the bare loop, in milliseconds.
 
     Attributes:
         loop: what is compared.
@@ -64,7 +64,7 @@ class Added:
 
 @attrs.define(eq=False)
 class Task:
-    """One training: a network and its optimizer, whose step does so many passes."""
+    """One run: a network and its optimizer, whose step does so many passes."""
 
     passes: int
     model: nn.Module = attrs.field(init=False)
@@ -124,7 +124,7 @@ def session_of(directory: Path, hooks: list[SessionRunHook]) -> MonitoredTrainin
 
 
 def five(directory: Path) -> list[SessionRunHook]:
-    """Return five hooks of a real training; none of them is due while it is measured."""
+    """Return five hooks of a real run; none of them is due while it is measured."""
     return [
         StopAtStepHook(last_step=NEVER),
         LoggingTensorHook("loss", every_n_iter=NEVER),

@@ -2,9 +2,9 @@
 
 The step does next to nothing: it adds 1.0 to a variable, and its loss is a float. Sessions
 with one hook and a session without hooks take turns, in blocks of steps, and the fastest
-block of each counts: on a quiet machine that is what the code takes. "Due" is a hook with a
-period of one step. Of that, the first part is what the session does for any hook that is
-due: it is measured with a hook that fetches the loss and does nothing with it.
+block of each counts: on a quiet machine the code takes this time. "Due" is a hook with a
+period of one step. Of that, the first part is the session's work for any hook that is due:
+it is measured with a hook that fetches the loss and does nothing with it.
 
     python benchmarks/hook_costs.py [--rounds 200] [--page]
 
@@ -178,7 +178,7 @@ def last_step(subject: Subject, custom: bool, rounds: int) -> float:
 
 
 def measured(custom: bool, rounds: int) -> dict[str, tuple[float | None, float]]:
-    """Return what each hook adds to a step in which it is not due, and in which it is.
+    """Return the cost of each hook in a step in which it is not due, and in which it is.
 
     The first is None for a hook that is due in each.
     """

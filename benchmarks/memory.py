@@ -1,6 +1,6 @@
 """Trains for a million steps with every hook that watches, and measures what grows.
 
-Two trainings, a graph and a custom loop, warm up for some thousand steps. From then on
+Two training runs, a graph and a custom loop, warm up for some thousand steps. From then on
 Python's memory may grow by a megabyte at most, as tracemalloc counts it, and each file by
 what was logged: event files by their records, and nothing else.
 
@@ -46,7 +46,7 @@ QUIET = Config(autoload=False, header=False)
 
 @attrs.frozen
 class Grown:
-    """What a training has left.
+    """The memory and the objects that a run has left.
 
     Attributes:
         what: which training.
@@ -66,7 +66,7 @@ class Grown:
 
     @property
     def faults(self) -> list[str]:
-        """What has grown that should not."""
+        """The things that have grown and should not have."""
         found = []
         if self.growth > MOST_GROWTH:
             found.append(f"{self.growth} bytes of memory: {'; '.join(self.sites)}")

@@ -71,7 +71,7 @@ class PeerError(Exception):
 
 @attrs.frozen
 class Cost:
-    """What a loop costs with so many hooks of a kind.
+    """The cost of a loop with so many hooks of a kind.
 
     Attributes:
         loop: the name of the loop.
@@ -155,7 +155,7 @@ def script_of(peer: str) -> Path:
 
 
 def requirements_of(peer: str) -> list[str]:
-    """Return what a peer needs, as its file says in the form of PEP 723."""
+    """Return the requirements of a peer, which its file has in the form of PEP 723."""
     source = script_of(peer).read_text("utf-8")
     block = re.match(r"# /// script\n((?:# .*\n)*)# ///\n", source)
     if block is None:
@@ -267,7 +267,7 @@ class Worker:
 
 @attrs.frozen(eq=False)
 class Turn:
-    """What a worker does in each round.
+    """The work of a worker in each round.
 
     Attributes:
         worker: the process of the peer.

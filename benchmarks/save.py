@@ -41,7 +41,7 @@ HELD_MS = 5.0
 HELD_COPIES = 1.2
 """The most that a save holds the loop where the state is copied, in units of a copy."""
 AT_ONCE, BESIDE = 1.2, 1.5
-"""The most that a save takes, at once and beside a training, in units of a plain write."""
+"""The most that a save takes, at once and beside a run, in units of a plain write."""
 MEMORY_AT_ONCE, MEMORY_OF_COPY = 0.3, 1.1
 """The most memory beyond the state, at once and with a copy, in units of the state."""
 
@@ -288,7 +288,7 @@ class Asks(hookbus.SessionRunHook):
 
 
 def train_for(seconds: float) -> None:
-    """Compute for a while, as a training would."""
+    """Compute for a while, as a run would."""
     end, small = time.perf_counter() + seconds, np.ones((200, 200), np.float32)
     while time.perf_counter() < end:
         small = small @ small * 1e-3

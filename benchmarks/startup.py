@@ -36,9 +36,9 @@ IDLE = "python -c pass"
 LIBRARIES = "import pluggy, attrs, structlog"
 SESSION = "from hookbus import MonitoredTrainingSession, SessionRunHook"
 RATIOS = {"import hookbus": 0.5, SESSION: 1.5}
-"""What an import may take, in units of what importing the core's dependencies takes."""
+"""The bounds of an import, in units of an import of the core's dependencies."""
 SECONDS = {"hookbus --help": 0.3, "hookbus plugins": 0.3, "hookbus plugins, many": 0.5}
-"""What a command may take, in seconds."""
+"""The bounds of a command, in seconds."""
 
 
 def commands(many: str) -> dict[str, tuple[list[str], str]]:

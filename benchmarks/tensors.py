@@ -100,7 +100,7 @@ class ByHand:
 
 
 def training_of(seconds: float) -> Training:
-    """Return a training whose steps take so long, more or less."""
+    """Return a run whose steps take so long, more or less."""
     rows = 100
     while True:
         training = Training(rows)
@@ -134,7 +134,7 @@ def hooks_around_tensors(rounds: int) -> Iterator[Ratio]:
 
 
 def what(count: int, kind: str) -> str:
-    """Return what is compared: so many hooks of a kind."""
+    """Return the name of a comparison: so many hooks of a kind."""
     return f"{count} hooks, {kind}, a PyTorch step of 50 us"
 
 

@@ -57,7 +57,7 @@ STEPS = {
 
 @attrs.define(eq=False)
 class Task:
-    """One training: a step, and how often the other things happen.
+    """One run: a step, and how often the other things happen.
 
     Attributes:
         model: two small tensors, which a step changes in place.

@@ -4,7 +4,7 @@ It trains a tiny model in turns: with a bare callback of the trainer, which does
 with the adapter and no hook, and with the adapter and five hooks that each fetch the loss.
 The data note when the trainer takes a batch. A training's step takes the median of the
 differences; the fastest training of each kind counts. The difference to the bare callback
-is what a step costs.
+is the cost of a step.
 
     python benchmarks/trainers.py [--trainers lightning,transformers] [--rounds 9]
 

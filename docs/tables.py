@@ -63,7 +63,7 @@ def of_callbacks(reasons: Reasons) -> list[list[str]]:
 
 
 def of_trainers(reasons: Reasons) -> list[list[str]]:
-    """Return which plugin works in which trainer, as the rows of a table."""
+    """Return the plugins that work in each trainer, as the rows of a table."""
     from tests.support.trainers import ROWS
 
     def cell(row: Any, trainer: str) -> str:

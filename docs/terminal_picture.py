@@ -61,7 +61,7 @@ def run(script: str, command: str) -> bytes:
 
 
 def _read(screen: io.RawIOBase) -> bytes:
-    """Return what comes next; nothing when the last process has closed the terminal."""
+    """Return the next output; nothing when the last process has closed the terminal."""
     try:
         return screen.read(65536) or b""
     except OSError:  # Linux reports the end of a terminal as an error

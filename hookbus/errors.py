@@ -290,7 +290,7 @@ def _attribute(error: BaseException, name: str, default: Any) -> Any:
 
 
 def _set_attribute(error: BaseException, name: str, value: Any) -> None:
-    # The class of a user may refuse attributes, as a frozen dataclass does.
+    # The class of a user may refuse attributes, like a frozen dataclass.
     object.__setattr__(error, name, value)
 
 

@@ -137,7 +137,7 @@ def evaluate_repeatedly(
     during an evaluation ends that evaluation and the call.
 
     Args:
-        checkpoint_dir: the directory of the checkpoints; it need not exist yet.
+        checkpoint_dir: the directory of the checkpoints; it does not have to exist yet.
         graph: as in :func:`evaluate_once`.
         scaffold: as there.
         eval_ops: as there.
@@ -156,11 +156,14 @@ def evaluate_repeatedly(
         config: as there.
 
     Returns:
-        The values of *final_ops* for the last evaluated checkpoint; None if there was none.
+        The values of *final_ops* for the last evaluated checkpoint, or None without one.
 
     Raises:
         UsageError: the number is not above 0, or *timeout_fn* is given without *timeout*.
         CheckpointError, UnknownNodeError: as :func:`evaluate_once`.
+
+    >>> evaluate_repeatedly("no/such/directory", graph=Graph(), timeout=0) is None
+    True
     """
     run, final = (eval_ops, feed_dict), (final_ops, final_ops_feed_dict)
     given = as_hooks(hooks, "hooks")
@@ -219,10 +222,13 @@ def evaluation_loop(
         config: as there.
 
     Returns:
-        The values of *final_op* for the last evaluated checkpoint; None if there was none.
+        The values of *final_op* for the last evaluated checkpoint, or None without one.
 
     Raises:
         UsageError, CheckpointError, UnknownNodeError: as :func:`evaluate_repeatedly`.
+
+    >>> evaluation_loop("no/such/directory", graph=Graph(), timeout=0) is None
+    True
     """
     given = as_hooks(hooks, "hooks")
     if summary_op is not None:

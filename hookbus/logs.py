@@ -130,7 +130,7 @@ _rank = _rank_at_start()
 
 
 def speak_as(rank: int) -> None:
-    """Log as one of several processes; those behind the first log warnings and errors."""
+    """Log as one of several processes; all but the first log warnings and errors only."""
     global _rank
     _rank = rank
 

@@ -27,6 +27,12 @@ class Metric:
     Attributes:
         value: the node of the value so far.
         update: the node to fetch with each batch.
+
+    >>> graph = Graph()
+    >>> x = graph.placeholder("x")
+    >>> metric = mean(x)
+    >>> metric.value.name, metric.update.name
+    ('mean/value', 'mean/update')
     """
 
     value: Node
@@ -40,6 +46,15 @@ def mean(values: Node, weights: Node | None = None, name: str = "mean") -> Metri
         values: a node with an array of any shape, or a number.
         weights: a node with weights of the same shape, or one that broadcasts to it.
         name: the prefix of the nodes' names; a number is added if it is taken.
+
+    >>> graph = Graph()
+    >>> values, weights = graph.placeholder("values"), graph.placeholder("weights")
+    >>> metric = mean(values, weights)
+    >>> from hookbus import SingularMonitoredSession
+    >>> with SingularMonitoredSession(graph) as session:
+    ...     _ = session.run(metric.update, {"values": [1.0, 5.0], "weights": [3.0, 1.0]})
+    ...     float(session.run(metric.value))
+    2.0
     """
     return _ratio(name, weights, lambda values: (values, 1.0), values=values)
 
@@ -54,6 +69,16 @@ def accuracy(
         predictions: a node with values of the same shape.
         weights: as in :func:`mean`.
         name: as in :func:`mean`.
+
+    >>> graph = Graph()
+    >>> labels, predictions = graph.placeholder("labels"), graph.placeholder("predictions")
+    >>> metric = accuracy(labels, predictions)
+    >>> from hookbus import SingularMonitoredSession
+    >>> batch = {"labels": [1, 2, 3, 4], "predictions": [1, 2, 3, 0]}
+    >>> with SingularMonitoredSession(graph) as session:
+    ...     _ = session.run(metric.update, batch)
+    ...     float(session.run(metric.value))
+    0.75
     """
     return _ratio(
         name, weights, lambda y, p: (y == p, 1.0), labels=labels, predictions=predictions
@@ -66,6 +91,16 @@ def precision(
     """Add the share of predicted positives that are positive; nonzero values are positive.
 
     The arguments are those of :func:`accuracy`.
+
+    >>> graph = Graph()
+    >>> labels, predictions = graph.placeholder("labels"), graph.placeholder("predictions")
+    >>> metric = precision(labels, predictions)
+    >>> from hookbus import SingularMonitoredSession
+    >>> batch = {"labels": [1, 0, 0, 1], "predictions": [1, 1, 0, 0]}
+    >>> with SingularMonitoredSession(graph) as session:
+    ...     _ = session.run(metric.update, batch)
+    ...     float(session.run(metric.value))
+    0.5
     """
     return _ratio(
         name, weights, lambda y, p: (y != 0, p != 0), labels=labels, predictions=predictions
@@ -78,6 +113,16 @@ def recall(
     """Add the share of positives that are predicted; nonzero values are positive.
 
     The arguments are those of :func:`accuracy`.
+
+    >>> graph = Graph()
+    >>> labels, predictions = graph.placeholder("labels"), graph.placeholder("predictions")
+    >>> metric = recall(labels, predictions)
+    >>> from hookbus import SingularMonitoredSession
+    >>> batch = {"labels": [1, 1, 1, 1], "predictions": [1, 0, 0, 0]}
+    >>> with SingularMonitoredSession(graph) as session:
+    ...     _ = session.run(metric.update, batch)
+    ...     float(session.run(metric.value))
+    0.25
     """
     return _ratio(
         name, weights, lambda y, p: (p != 0, y != 0), labels=labels, predictions=predictions
@@ -102,6 +147,16 @@ def auc(
 
     Raises:
         UsageError: there are fewer than two thresholds.
+
+    >>> graph = Graph()
+    >>> labels, scores = graph.placeholder("labels"), graph.placeholder("scores")
+    >>> metric = auc(labels, scores)
+    >>> from hookbus import SingularMonitoredSession
+    >>> batch = {"labels": [0, 1, 0, 1], "scores": [0.1, 0.9, 0.6, 0.8]}
+    >>> with SingularMonitoredSession(graph) as session:
+    ...     _ = session.run(metric.update, batch)
+    ...     round(float(session.run(metric.value)), 3)
+    1.0
     """
     if num_thresholds < 2:
         raise UsageError(

@@ -79,8 +79,8 @@ class RandomGenerators:
 
     Attributes:
         sources: returns them by name; more may be there later.
-        beside: returns, by name, what else a program draws and counts with, like keys in
-            what it tracks. A name is in one of the two.
+        beside: returns, by name, the other things with which a program draws and counts
+            with, like keys in what it tracks. A name is in one of the two.
     """
 
     sources: Callable[[], Mapping[str, RandomSource]] = sources
@@ -91,7 +91,7 @@ class RandomGenerators:
         return {name: source.capture() for name, source in self.sources().items()}
 
     def capture_all(self) -> dict[str, Any]:
-        """Return these states, and what the program draws and counts with beside them."""
+        """Return these states, and those of the program's other draws and counts."""
         parts = {name: part.get() for name, part in self.beside().items()}
         return {**self.capture(), **{n: each for n, each in parts.items() if each}}
 

@@ -82,7 +82,7 @@ CAUGHT = {
     "RunAfterStopError",
     "PeerFailedError",
 }
-"""The errors that programs catch by name, which are names of hookbus, too."""
+"""The errors that programs catch by name, which are also names of hookbus."""
 
 
 def test_every_error_of_the_core_is_in_the_tree() -> None:
@@ -128,7 +128,7 @@ def test_end_of_input_includes_subclasses() -> None:
 
 
 def test_a_suggestion_lists_at_most_three_close_words() -> None:
-    """What is as close as the closest is told, too, joined by "or"."""
+    """Names that are as close as the closest are also given, joined by "or"."""
     known = ["loss", "loss_a", "loss_b", "loss_c", "weights"]
     hint = did_you_mean("losss", known)
     assert hint == "; did you mean 'loss'?"

@@ -186,7 +186,7 @@ def test_a_training_may_be_evaluated_by_one_of_its_hooks():
 
 
 def test_a_graph_may_have_less_than_the_checkpoint():
-    """What it has not is not restored."""
+    """Missing values are not restored."""
     graph = Graph()
     graph.op(lambda global_step: global_step, name="at")
     assert once(graph, final_ops="at") == 3
@@ -294,7 +294,7 @@ def test_what_makes_no_sense_is_an_error_at_once(make, message):
 
 
 def test_a_preempted_evaluation_begins_anew():
-    """What was gathered is gone, so its runs are not counted."""
+    """Gathered metrics are gone, so their runs are not counted."""
     graph = counting()
     errors = iter([None, AbortedError("gone")])
 
@@ -320,7 +320,7 @@ def test_a_preempted_evaluation_begins_anew():
 
 
 def shown(run: str) -> dict[str, list[tuple[int, float]]]:
-    """Return what TensorBoard shows of a run."""
+    """Return TensorBoard's view of a run."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     events = EventAccumulator(run)
@@ -365,7 +365,7 @@ def repeatedly(*hooks: Any, **given: Any) -> Any:
 def test_a_training_beside_it_is_evaluated_as_it_goes_on():
     """A thread saves, the evaluations find what it saved.
 
-    The first training is over before they start: a fresh one saves twice, at
+    The first run is over before they start: a fresh one saves twice, at
     step 0 and where it ends, and they would find either.
     """
     save(1)
@@ -511,7 +511,7 @@ def test_a_directory_is_a_path():
 
 
 def test_no_checkpoint_is_an_error():
-    """``latest_checkpoint`` gives None where there is none; nothing is evaluated then."""
+    """``latest_checkpoint`` gives None without one; nothing is evaluated then."""
     with pytest.raises(CheckpointError, match="checkpoint_path is None"):
         evaluation.evaluate_once(None, graph=counting(), final_ops="n")
     with pytest.raises(TypeError, match="checkpoint_path must be a path, given: 5"):

@@ -123,7 +123,7 @@ def test_one_node_does_a_step_and_gives_the_loss(form):
 
 @FORMS
 def test_a_graph_can_be_trained_again(form):
-    """What a training adds to the graph is gone afterwards."""
+    """Nodes that training adds to the graph are gone afterwards."""
     graph = counting()
     train_op = form(graph)
     nodes = graph.nodes
@@ -206,7 +206,7 @@ def test_two_names_of_one_period_are_an_error():
 
 
 def test_pieces_take_the_place_of_the_scaffolds():
-    """What is not given stays."""
+    """Pieces that are not given stay."""
     graph = counting()
     graph.train_op(lambda: 5, name="five", updates="n", increment=0)
     seen = []
@@ -477,7 +477,7 @@ def test_an_argument_of_a_wrong_type_is_refused(argument, value):
 
 
 def test_an_empty_logdir_is_none():
-    """What would be written has no place."""
+    """The files to write have no place."""
     graph = counting()
     with_an_output(graph)
     with pytest.raises(

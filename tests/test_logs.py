@@ -167,12 +167,12 @@ VALUES = {
     "long": (10**10_000, "<int without text: ValueError>"),
     "object": (Path("a"), "a"),
 }
-"""What somebody may log, and what of it stands in the line."""
+"""Values that somebody may log, and their parts in the line."""
 
 
 @pytest.fixture
 def as_command():
-    """Return what sets the log up as the command does, until the test is over."""
+    """Return a function that sets the log up like the command, until the test is over."""
     yield configure
     structlog.reset_defaults()
 

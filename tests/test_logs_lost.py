@@ -1,4 +1,4 @@
-"""Tests that a training ends well where its lines reach nobody."""
+"""Tests that a run ends well where its lines reach nobody."""
 
 from __future__ import annotations
 

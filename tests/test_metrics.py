@@ -174,7 +174,7 @@ def test_values_may_have_any_shape(shape):
 
 @pytest.mark.parametrize("kind", [float, int, np.float32, np.int64, list])
 def test_values_may_be_scalars_of_python_or_numpy_or_lists(kind):
-    """What an op returns is taken as it is."""
+    """The result of an op is taken as it is."""
     parts = [[2], [5]] if kind is list else [kind(2), kind(5)]
     assert gathered(metrics.mean, [(part,) for part in parts]) == 3.5
     assert gathered(metrics.accuracy, [(part, part) for part in parts]) == 1

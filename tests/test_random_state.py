@@ -89,7 +89,7 @@ def test_a_shuffled_input_goes_on_in_its_order():
 
 
 def test_an_input_that_ends_in_the_block_goes_on():
-    """What the block uses up is there again."""
+    """Random numbers that the block uses up are there again."""
 
     def use_up(session):
         with contextlib.suppress(hookbus.OutOfRangeError):

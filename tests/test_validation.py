@@ -157,7 +157,7 @@ def test_a_hook_is_listed_in_one_place():
 
 
 def test_two_hooks_of_one_class_are_two_hooks():
-    """What counts is the object, not the class."""
+    """The object counts, not the class."""
     first, second = BeginsHook(), BeginsHook()
     opened(first, second).close()
     assert (first.events, second.events) == (["begin"], ["begin"])
@@ -242,7 +242,7 @@ def test_hooks_come_in_a_list(argument):
 
 
 def test_a_class_is_no_hook_yet():
-    """What is missing are the parentheses."""
+    """The parentheses are missing."""
     with pytest.raises(UsageError, match=r"BeginsHook is a class.*BeginsHook\("):
         opened(BeginsHook)
 
@@ -302,7 +302,7 @@ USES: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize("use", ["run", "run_step_fn"])
 @pytest.mark.parametrize("cls", EVERY_CLASS)
 def test_a_session_that_was_stopped_is_not_run(cls, use):
-    """Who stopped it is named, and why, and what the loop should look at."""
+    """The hook that stopped it is named, with the reason and a hint for the loop."""
     with opened(StopsHook(), cls=cls) as session:
         session.run("train")
         with pytest.raises(

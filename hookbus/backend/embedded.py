@@ -49,6 +49,13 @@ class EmbeddedSession(SessionBase):
 
     Args:
         graph: the graph to run; its initial values are copied.
+
+    >>> graph = Graph()
+    >>> w = graph.variable("w", 1.0)
+    >>> train = graph.train_op(lambda w: w + 1.0, name="train", updates="w")
+    >>> session = EmbeddedSession(graph)
+    >>> session.run(["w", "train"]), session.run("w")
+    ([1.0, None], 2.0)
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -122,9 +129,9 @@ class EmbeddedSession(SessionBase):
     def prepared(self, program: Program) -> CompiledProgram | None:
         """Return the compiled form of a program; None before the program ran twice.
 
-        The compiled form behaves like :meth:`execute` without writes or a record. A backend
-        need not have this method. A subclass with its own ``execute`` gets None, unless the
-        subclass also defines this method.
+        The compiled form behaves like :meth:`execute` without writes or a record. This
+        method is optional for a backend. A subclass with its own ``execute`` gets None,
+        unless the subclass also defines this method.
         """
         both = {"execute", "prepared"}
         first = next(cls for cls in type(self).__mro__ if both & vars(cls).keys())

@@ -261,7 +261,7 @@ class Input:
         return max(0, self._length - self.pulled - len(ahead))
 
     def can_go_back(self, state: Mapping[str, Any]) -> bool:
-        """Return whether it can give the values behind an earlier position once more.
+        """Return whether it can give the values after an earlier position once more.
 
         An iterator gives each value once, unless it keeps its own position.
         """
@@ -313,7 +313,7 @@ class Input:
     def state_at_end(self) -> dict[str, Any]:
         """Return the position of an input that has ended: where its next pass starts.
 
-        It also has what a longer iterable needs to go on behind it.
+        It also has the state that a longer iterable needs to continue after it.
         """
         state = self.state_at(self.pulled)
         state["sources"] = _capture(self._loader)

@@ -49,7 +49,7 @@ class Program:
         last_outputs: the outputs that are read of train ops which do not run.
         xp_slot: the slot of the array namespace, or None.
         calls: the ops, in order. A value that lives in an object is an op that reads the
-            object. For a fetch, this op comes behind the train ops of the run, which may
+            object. For a fetch, this op comes after the train ops of the run, which may
             change the object in place.
         arguments: the slots that each of *calls* reads.
         results: the slots of the fetches, in their order.

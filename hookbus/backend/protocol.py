@@ -26,6 +26,9 @@ class RunOptions:
             ``run_metadata``. ``RunOptions.FULL_TRACE`` traces everything.
         native: further options in the backend's own form, those of each party that has
             some; the backend unites them.
+
+    >>> RunOptions(trace_level=RunOptions.FULL_TRACE).trace_level > RunOptions().trace_level
+    True
     """
 
     FULL_TRACE: ClassVar[int] = 3
@@ -51,6 +54,9 @@ class RunMetadata:
         start: when the backend began, in seconds of ``time.perf_counter``.
         seconds: how long the run took.
         native: the backend's own record, if it makes one.
+
+    >>> RunMetadata().ops  # of a run that was not traced
+    ()
     """
 
     # Every run makes one; defaults in the class save it a Python call.
@@ -289,7 +295,7 @@ class Session(Protocol):
         a block of :func:`hookbus.evaluating.undisturbed` if they draw. Close the fork
         before the session that it was made from.
 
-        A backend need not have this method.
+        This method is optional for a backend.
 
         Args:
             inputs: ``copy`` (default): its inputs begin where those of this session are;
@@ -372,6 +378,10 @@ class OpRecord:
         inputs: the values that it read, each once.
         outputs: the values that it computed, for the readers of its nodes.
         updates: the new values of variables, committed at the end of the run.
+
+    >>> record = OpRecord("loss", "op", start=12.5, seconds=0.25)
+    >>> record.name, record.start + record.seconds
+    ('loss', 12.75)
     """
 
     name: str

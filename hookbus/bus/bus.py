@@ -55,6 +55,16 @@ class Bus:
         kind: the kind of the session.
         budget: the share of the time that each hook may take; None does not measure it.
         fork_guard: detects a forked child of the process that opened the session.
+
+    >>> from hookbus import hookimpl
+    >>> from hookbus.testing import bus_with
+    >>> class SpeedHook:
+    ...     @hookimpl
+    ...     def measured(self, values, global_step):
+    ...         print(global_step, values)
+    >>> bus = bus_with(SpeedHook())
+    >>> _ = bus.emit("measured", values={"steps/sec": 9.5}, global_step=20)
+    20 {'steps/sec': 9.5}
     """
 
     def __init__(

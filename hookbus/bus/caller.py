@@ -58,7 +58,8 @@ class Caller:
         implementations: the hooks' functions, in calling order.
         current: gets the name of the hook that is being called.
         first_result: whether to stop at the first answer that is not None.
-        answers: whether the event takes answers; if not, a wrapper need not return them.
+        answers: whether the event takes answers; if not, a wrapper does not need to return
+            them.
         observers: receive every call; None without observers.
         costs: adds up the time of each hook; None without a budget.
 
@@ -158,7 +159,7 @@ class Caller:
     def resume(
         self, args: tuple[Any, ...], bailout: tuple[int, list[Result], Any]
     ) -> list[Result]:
-        """Call the hooks behind one that bailed out; return the answers of all.
+        """Call the hooks after one that bailed out; return the answers of all.
 
         Args:
             args: the event's arguments.

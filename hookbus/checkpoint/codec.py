@@ -30,6 +30,18 @@ class Codec(Protocol):
     The structure is made of dicts with str keys, lists, tuples, numbers, strings, None,
     arrays and values of libraries; each part of it has at most 100 levels. Nothing may be
     unpickled.
+
+    >>> import json
+    >>> class JsonCodec:
+    ...     def write(self, state, files):
+    ...         with files.open("state.json") as file:
+    ...             file.write(json.dumps(state).encode())
+    ...     def read(self, directory):
+    ...         return json.loads((directory / "state.json").read_bytes())
+    >>> files = CheckpointFiles()
+    >>> JsonCodec().write({"w": 2.0}, files)
+    >>> files.records["state.json"].bytes
+    10
     """
 
     def write(self, state: Mapping[str, Any], files: CheckpointFiles) -> None:

@@ -65,7 +65,7 @@ def _names_to(*types: type) -> _Validator:
 
 
 def _is_step(value: Any) -> bool:
-    """Return whether a value can be a global step, with others behind it."""
+    """Return whether a value can be a global step, with others after it."""
     return is_count(value) and value < _MOST_STEPS
 
 

@@ -52,6 +52,10 @@ class CheckpointInfo:
         saved_at: when it was saved, in seconds since the epoch.
         kept: why it is never pruned, by the name of the hook that asked for that.
         values: the numbers that hooks have recorded for its step, by name.
+
+    >>> info = CheckpointInfo(Path("runs/digits/ckpt-120"), 120, values={"val/loss": 0.25})
+    >>> info.global_step, info.values["val/loss"], info.ended
+    (120, 0.25, None)
     """
 
     path: Path

@@ -232,7 +232,7 @@ class Store:
     ) -> None:
         """Replace a checkpoint's manifest in one rename and leave its files untouched.
 
-        A checkpoint behind a link stays as it is: it may be that of another training.
+        A checkpoint behind a link stays as it is: it may belong to another training run.
         *what* describes the change, for messages.
 
         Raises:

@@ -20,7 +20,7 @@ COMMANDS = {
     "export": "write a trained model into a file for other programs",
     "checkpoints": "list, verify, compare, keep and remove checkpoints",
     "plugins": "list the installed plugins and what each does",
-    "why": "explain why a plugin is on or off, or why a training ended",
+    "why": "explain why a plugin is on or off, or why a training run ended",
     "hooks": "list the hooks that each event calls, in order",
     "new": "write a plugin distribution to start from",
     "help": "show the help of a command or a plugin",

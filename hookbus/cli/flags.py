@@ -35,7 +35,7 @@ FLAGS = {
     "--log-format FORMAT": KEYS["log_format"].help,
     "--log-level LEVEL": f"{KEYS['log_level'].help}; the last of these flags wins",
     "-q": "log warnings and errors only: --log-level warning",
-    "-v": "log debug lines, too, and show hookbus in tracebacks: --log-level debug",
+    "-v": "also log debug lines, and show hookbus in tracebacks: --log-level debug",
     "--NAME VALUE": "switch plugin NAME on and set its main setting",
     "--NAME-SETTING VALUE": "switch plugin NAME on and set one of its settings",
     "--[no-]NAME-SETTING": "the same for a setting that is true or false",
@@ -97,6 +97,10 @@ class SplitFlags:
         values: its own flags with a value that are given, with the text of each.
         flags: the other words before the program: flags of ``hookbus run``.
         program: the script and its arguments, or ``-m``, the module and its arguments.
+
+    >>> split = split_flags("hookbus again", ["-p", "live", "train.py", "--lr", "0.1"])
+    >>> split.flags, split.program
+    (('-p', 'live'), ('train.py', '--lr', '0.1'))
     """
 
     switches: frozenset[str]
@@ -113,7 +117,8 @@ def split_flags(
 ) -> SplitFlags:
     """Tell the flags of a command from those of ``hookbus run`` and from the program.
 
-    The program is what ``hookbus run`` takes: a script or ``-m MODULE``, and its arguments.
+    The program is the one that ``hookbus run`` takes: a script or ``-m MODULE``, and its
+    arguments.
 
     Args:
         command: the name of the command, for messages.

@@ -124,7 +124,7 @@ def _found(directory: Path) -> list[tuple[str, StoredCheckpoint]]:
     try:
         found = [("bad", each) for each in store.bad()]
         found += [("replaced" if e.old else "checkpoint", e) for e in store.found()]
-        # Behind a link are the checkpoints of another training.
+        # A link leads to the checkpoints of another training run.
         if not failed.is_symlink():
             found += [("failed", each) for each in Store(failed).found()]
     except OSError as error:

@@ -70,7 +70,7 @@ def _keepable(row: Row) -> Manifest:
     if row.path.is_symlink():
         raise CheckpointError(
             f"{shown(row.path)} is a link, and the checkpoint where it leads may be that "
-            "of another training: name the directory of that checkpoint"
+            "of another training run: name the directory of that checkpoint"
         )
     if row.reason is not None or row.manifest is None:
         raise NoGoodCheckpointError(f"cannot keep {shown(row.path)}: {row.reason}")
@@ -120,8 +120,8 @@ def _check_one_stays(directory: Path, going: Sequence[Row]) -> None:
                 found.manifest()
                 return
     raise CheckpointError(
-        f"{shown(directory)} would have no good checkpoint left from which a training "
-        "goes on: nothing was removed; --force removes the last one all the same"
+        f"{shown(directory)} would have no good checkpoint left from which a run "
+        "goes on: nothing was removed; --force removes the last one anyway"
     )
 
 

@@ -42,7 +42,7 @@ def why(arguments: Sequence[str]) -> int:
         return ExitCode.OK
     if not parsed.rest:
         raise UsageError(
-            "hookbus why needs the name of a plugin, or the directory of a training: "
+            "hookbus why needs the name of a plugin, or the directory of a run: "
             "hookbus why NAME"
         )
     (word,) = parsed.rest

@@ -75,6 +75,10 @@ class Config:
         met: the names of hooks that were passed to these sessions in code.
         replaced: the directories that :attr:`checkpoint_dir` has replaced, None for a
             session that had none.
+
+    >>> config = Config(autoload=False).with_plugins("nan-tensor", "no:progress")
+    >>> [(word.plugin, word.on) for word in config.words]
+    [('nan-tensor', True), ('progress', False)]
     """
 
     words: tuple[Switch, ...] = ()

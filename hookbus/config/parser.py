@@ -96,7 +96,7 @@ class PluginFlag:
 
     @property
     def bare(self) -> str:
-        """The source without the value, which need not belong to an unknown flag."""
+        """The source without the value, which an unknown flag may not take."""
         return _given(self.name, self.origin)
 
 

@@ -76,6 +76,18 @@ class Estimator:
     Raises:
         UsageError: two directories are given, or *model_fn* has an unknown parameter.
         ArgumentTypeError: an argument has the wrong type.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> def model_fn(features, mode):
+    ...     graph = features.graph
+    ...     w = graph.variable("w", 0.0)
+    ...     loss = graph.op(lambda x, w: abs(x - w), name="loss", reads={"x": features})
+    ...     train = graph.train_op(lambda w: w + 0.5, name="train", updates="w")
+    ...     return EstimatorSpec(mode, features, loss, train)
+    >>> with TemporaryDirectory() as directory:
+    ...     estimator = Estimator(model_fn, directory).train(lambda: [1.0] * 8, steps=4)
+    ...     estimator.get_variable_value("w"), estimator.evaluate(lambda: [1.0])["loss"]
+    (2.0, 1.0)
     """
 
     def __init__(

@@ -26,6 +26,13 @@ class Exporter(Protocol):
 
     Attributes:
         name: the folder below ``export`` in the model's directory; unique.
+
+    >>> class PrintExporter:
+    ...     name = "print"
+    ...     def export(self, folder, checkpoint, metrics, is_the_final_export):
+    ...         print(checkpoint, metrics["loss"])
+    >>> PrintExporter().export("export/print", "ckpt-20", {"loss": 0.5}, False)
+    ckpt-20 0.5
     """
 
     name: str
@@ -57,6 +64,9 @@ class LatestExporter:
     Args:
         name: the folder below ``export``.
         exports_to_keep: the number of copies.
+
+    >>> LatestExporter(exports_to_keep=2)
+    LatestExporter(name='latest', exports_to_keep=2)
     """
 
     name: str = "latest"
@@ -79,6 +89,9 @@ class FinalExporter:
 
     Args:
         name: the folder below ``export``.
+
+    >>> FinalExporter().name
+    'final'
     """
 
     name: str = "final"
@@ -111,6 +124,12 @@ class BestExporter:
             whether the current one is better, by default by ``loss``. Arrays in the best
             metrics are lists.
         exports_to_keep: the number of copies.
+
+    >>> def more_accurate(best, current):
+    ...     return current["accuracy"] > best["accuracy"]
+    >>> exporter = BestExporter("accurate", compare_fn=more_accurate, exports_to_keep=1)
+    >>> exporter.compare_fn({"accuracy": 0.5}, {"accuracy": 0.75})
+    True
     """
 
     name: str = "best"
@@ -122,7 +141,7 @@ class BestExporter:
         export_path: Path,
         checkpoint_path: Path,
         eval_result: Mapping[str, Any],
-        is_the_final_export: bool,  # noqa: ARG002 (the last one need not be the best)
+        is_the_final_export: bool,  # noqa: ARG002 (the last one is not always the best)
     ) -> Path | None:
         """Copy the checkpoint if it is better than all before it."""
         record = export_path / _BEST

@@ -118,7 +118,7 @@ class KeepInputPositionHook(SessionRunHook):
     _positions: Mapping[str, Any] | None = attrs.field(default=None, init=False)
 
     def after_create_session(self, session: Session) -> None:
-        """Move the input behind the last batch that was yielded."""
+        """Move the input past the last batch that was yielded."""
         if self._positions is not None:
             session.seek(self._positions)
 

@@ -22,7 +22,11 @@ NodeOrName: TypeAlias = Node | str
 
 
 class ModeKeys:
-    """The values of a model_fn's argument ``mode``."""
+    """The values of a model_fn's argument ``mode``.
+
+    >>> ModeKeys.TRAIN, ModeKeys.EVAL, ModeKeys.PREDICT
+    ('train', 'eval', 'infer')
+    """
 
     TRAIN = "train"
     EVAL = "eval"
@@ -66,6 +70,12 @@ class EstimatorSpec:
         UsageError: a field that the mode needs is missing, or a metric has the name of
             another entry in the result of ``evaluate``.
         ArgumentTypeError: a field has the wrong type.
+
+    >>> graph = Graph()
+    >>> x = graph.placeholder("x")
+    >>> loss = graph.op(lambda x: x**2, name="loss")
+    >>> EstimatorSpec(ModeKeys.EVAL, predictions=x, loss="loss").loss
+    'loss'
     """
 
     RESERVED: ClassVar = ("loss", "global_step")

@@ -63,6 +63,9 @@ class TrainSpec:
     Raises:
         UsageError: *max_steps* is not above 0.
         ArgumentTypeError: an argument has the wrong type.
+
+    >>> TrainSpec(lambda: [{"x": 1.0}], max_steps=1000).max_steps
+    1000
     """
 
     input_fn: Callable[..., Iterable[Any]]
@@ -94,6 +97,9 @@ class EvalSpec:
     Raises:
         UsageError: a number is too small, or two exporters have the same name.
         ArgumentTypeError: an argument has the wrong type.
+
+    >>> EvalSpec(lambda: [{"x": 1.0}], steps=None, throttle_secs=60.0).throttle_secs
+    60.0
     """
 
     input_fn: Callable[..., Iterable[Any]]
@@ -119,6 +125,12 @@ def train_and_evaluate(
 
     An evaluation has no effect on the training. The hooks of the training receive its
     metrics as the event ``evaluated``, so early stopping can use them.
+
+    Args:
+        estimator: the model, and the directory of its checkpoints.
+        train_spec: the input of the training, and the step to stop at.
+        eval_spec: the input of the evaluations, how often they happen, and the exporters of
+            their checkpoints.
 
     Returns:
         The metrics of the last evaluation, and the results of the exporters for it; None

@@ -32,6 +32,11 @@ class Node:
         source: the Operation, initial value, input factory or native object behind it.
         graph: the graph that it belongs to.
         owner: the name of the plugin whose ``begin`` added it; None for the user's nodes.
+
+    >>> from hookbus import Graph
+    >>> node = Graph().variable("w", 2.0)
+    >>> node.name, node.kind, node.source
+    ('w', 'variable', 2.0)
     """
 
     is_node: ClassVar[bool] = True

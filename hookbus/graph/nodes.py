@@ -82,8 +82,8 @@ class NodeTable:
     def find(self, name: str) -> Node | None:  # noqa: ARG002 (for subclasses)
         """Return the node that the backend itself has under a name, or None.
 
-        A graph of another backend overrides this if it need not list its nodes. Each
-        node is made once. Nodes that are added are never asked about.
+        A graph of another backend overrides this if it can do so without a list of its
+        nodes. Each node is made once. Nodes that are added are never asked about.
         """
         return None
 

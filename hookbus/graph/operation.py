@@ -29,7 +29,8 @@ class Operation:
         increment: the number that it adds to the global step.
         trains: whether it is a train op.
         in_loop: whether it is a train op that ``session.loop()`` runs.
-        pure: whether it only computes, so that a custom loop need not undo its effects.
+        pure: whether it only computes, so that a custom loop does not need to undo its
+            effects.
         wraps: the names of the nodes that it wraps, see :meth:`Graph.wrap`; it reads their
             values first. Empty for others.
     """

@@ -18,7 +18,16 @@ if TYPE_CHECKING:
 
 
 class CheckpointSaverListener:
-    """Called by checkpoint-saver before and after each save. Every method is optional."""
+    """Called by checkpoint-saver before and after each save. Every method is optional.
+
+    >>> class CopyListener(CheckpointSaverListener):
+    ...     def after_save(self, session, global_step_value):
+    ...         print("saved", global_step_value)
+    ...         return global_step_value >= 1000  # then the training stops
+    >>> CopyListener().after_save(None, 1000)
+    saved 1000
+    True
+    """
 
     def begin(self) -> None:
         """Called in the saver's own ``begin``."""
@@ -57,6 +66,14 @@ class Checkpoints:
             like an evaluation of one checkpoint; None if it is given none.
         foreign: the loop that writes the checkpoints, and keeps and removes them; None if
             the session does.
+
+    >>> from hookbus import SessionRunHook
+    >>> from hookbus.testing import run_steps
+    >>> class PlaceHook(SessionRunHook):
+    ...     def begin(self, checkpoints):
+    ...         print(checkpoints.directory, checkpoints.max_to_keep)
+    >>> _ = run_steps(PlaceHook(), steps=1)
+    None 5
     """
 
     directory: Path | None

@@ -77,6 +77,15 @@ class SessionRunContext:
 
     Attributes:
         global_step: the global step before the run, an int.
+
+    >>> from hookbus import SessionRunHook
+    >>> from hookbus.testing import run_steps
+    >>> class DoubleHook(SessionRunHook):
+    ...     def after_run(self, run_context):
+    ...         if run_context.global_step == 1:  # before the run that has just ended
+    ...             run_context.assign({"rate": 0.2})
+    >>> run_steps(DoubleHook(), steps=3, variables={"rate": 0.1}).variables["rate"]
+    0.2
     """
 
     __slots__ = ("_asked", "_feed_dict", "_fetches", "_frame", "_phase", "global_step")
@@ -157,7 +166,7 @@ class SessionRunContext:
 
     @contextlib.contextmanager
     def reopened(self) -> Iterator[None]:
-        """Take requests in a block behind the run; for the session, not for hooks."""
+        """Take requests in a block after the run; for the session, not for hooks."""
         was_over, self._phase = self.is_over, "asked"
         try:
             yield
@@ -270,7 +279,7 @@ class SessionRunContext:
         Args:
             values: the values by variable.
             now: write them at once. Whatever reads a variable next sees the value: the run
-                itself after ``before_run``, and the hooks behind this one through
+                itself after ``before_run``, and the hooks after this one through
                 ``session``. The values stay even if the run fails.
 
         Raises:
@@ -371,6 +380,17 @@ class SessionRunValues:
         run_metadata: the backend's record of the run; empty unless it was traced.
         global_step: the global step after the run, an int.
         skipped: whether a hook had the run skip its update.
+
+    >>> from hookbus import SessionRunArgs, SessionRunHook
+    >>> from hookbus.testing import run_steps
+    >>> class PrintHook(SessionRunHook):
+    ...     def before_run(self):
+    ...         return SessionRunArgs({"loss": "loss"})
+    ...     def after_run(self, run_values):
+    ...         print(run_values.global_step, run_values.results)
+    >>> _ = run_steps(PrintHook(), values={"loss": [0.5, 0.25]})
+    1 {'loss': 0.5}
+    2 {'loss': 0.25}
     """
 
     results: Any
@@ -381,7 +401,7 @@ class SessionRunValues:
 
 
 CommonValues: TypeAlias = tuple[RunOptions, RunMetadata, int, bool]
-"""The fields of a SessionRunValues behind its results, which all hooks of a run share."""
+"""The fields of a SessionRunValues after its results, which all hooks of a run share."""
 
 
 class UsualRunValues(SessionRunValues):

@@ -29,6 +29,15 @@ class HookCall:
         seconds: the hook's own time, without the hooks to which it sent an event, and for
             a wrapper without the calls that it wraps.
         wrapper: whether the hook is a wrapper.
+
+    >>> from hookbus import SessionRunHook
+    >>> from hookbus.testing import run_steps
+    >>> class BeginHook(SessionRunHook):
+    ...     def begin(self, graph):
+    ...         return None
+    >>> calls = run_steps(BeginHook(), steps=1).calls
+    >>> [(call.plugin, call.event) for call in calls if call.plugin == "begin"]
+    [('begin', 'begin')]
     """
 
     plugin: str | None

@@ -42,6 +42,10 @@ class SessionRunArgs:
 
     Raises:
         UsageError: there is no such reduction, or *missing* is something else.
+
+    >>> request = SessionRunArgs({"loss": "loss", "rates": "*/lr"}, missing="skip")
+    >>> request.fetches["rates"], request.reduce
+    ('*/lr', 'none')
     """
 
     fetches: Any = None
@@ -72,6 +76,16 @@ class SessionRunHook:
     Attributes:
         options: how a session treats the hook, and how flags set it. An object may have
             options of its own.
+
+    >>> from hookbus.testing import run_steps
+    >>> class StopBelowHook(SessionRunHook):
+    ...     def before_run(self):
+    ...         return SessionRunArgs("loss")
+    ...     def after_run(self, run_context, run_values):
+    ...         if run_values.results < 0.3:
+    ...             run_context.request_stop(f"loss is {run_values.results}")
+    >>> run_steps(StopBelowHook(), values={"loss": [0.5, 0.25, 0.1]}).outcome.why
+    'loss is 0.25'
     """
 
     options: ClassVar[HookOptions] = HookOptions()

@@ -146,7 +146,7 @@ def rolled_back(session: Session, global_step: int, by: str, why: str) -> None:
     """Called when the session has gone back to the checkpoint of *global_step*.
 
     The states of hooks are restored, and ``after_create_session`` was called. *by* is the
-    hook that asked for it, and *why* its reason. The steps behind *global_step* come again,
+    hook that asked for it, and *why* its reason. The steps after *global_step* come again,
     maybe with other values. A recovery from a preemption repeats them as they were, and
     does not call it.
     """

@@ -51,7 +51,7 @@ class Posted:
 class SessionRequests:
     """Makes requests of a session from any thread, at any time.
 
-    The session serves them behind its next step; in a pass of ``session.iterate``, it stops
+    The session serves them after its next step; in a pass of ``session.iterate``, it stops
     and saves when the next value is pulled. Each method returns a future at once. Its
     result comes when the request is served, and its exception is the reason of a refusal: a
     UsageError, a GraphError or, if the session ends before, a SessionClosedError. Do not

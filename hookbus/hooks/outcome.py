@@ -43,6 +43,10 @@ class Outcome:
             one that it resumed.
         skipped: the number of updates that hooks had this session skip.
         rolled_back: how often hooks had it go back to a checkpoint.
+
+    >>> outcome = Outcome("stopped", "early-stopping", "loss did not improve", step=40)
+    >>> outcome.kind, outcome.who, outcome.step
+    ('stopped', 'early-stopping', 40)
     """
 
     kind: OutcomeKind
@@ -83,7 +87,11 @@ SWALLOWED = (*END_OF_INPUT, SessionInterruptedError, SessionStoppedError)
 
 @attrs.frozen
 class StopReason:
-    """A request of a plugin, the caller or a signal to end the session."""
+    """A request of a plugin, the caller or a signal to end the session.
+
+    >>> StopReason("early-stopping", "loss did not improve").kind
+    'stopped'
+    """
 
     who: str
     why: str

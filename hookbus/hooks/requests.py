@@ -217,7 +217,7 @@ class Requests:
 
     @signals_deferred
     def _post(self, posted: Posted) -> None:
-        """Take a request that is served behind the next step."""
+        """Take a request that is served after the next step."""
         with self._lock:
             is_open = self.stage == "open"
             if is_open:
@@ -405,7 +405,7 @@ class Requests:
         """Ask to go back; the first request counts.
 
         Raises:
-            UsageError: the run is over, or there was none; there is no such place; or the
+            UsageError: the run is over or never began; there is no such place; or the
                 loop that runs the steps cannot go back.
         """
         if to not in get_args(RollbackPlace):

@@ -119,7 +119,7 @@ class FleetingValues:
 
     Attributes:
         name: the name under which the object is tracked.
-        get: returns those that the object has now, by the part of their name behind it.
+        get: returns those that the object has now, by the part of their name after *name*.
     """
 
     name: str
@@ -143,7 +143,7 @@ class FleetingValues:
 
 @attrs.frozen(eq=False)
 class Beside:
-    """Something that checkpoints hold of an object beside its state; hooks do not see it.
+    """Something that checkpoints hold of an object besides its state, unseen by hooks.
 
     Attributes:
         get: returns it, like a state; None if there is nothing to hold.
@@ -166,7 +166,7 @@ class Tracked:
         faults: takes a state from a checkpoint and yields why it does not fit.
         source: the object as a random generator; None if it is not one.
         live: returns the values inside it that hooks can fetch or assign, by the part of
-            their name behind the object's name, like ``.fc1.weight``.
+            their name after the object's name, like ``.fc1.weight``.
         write: writes numbers and arrays inside its state, each given with the keys that
             lead to it. Hooks can then fetch and assign all of them. None leaves it to
             *live*.
@@ -188,7 +188,7 @@ class Tracked:
             None restores the whole state at once.
         introduce: is called with all objects that the session tracks, by name, when some
             are added: before any state is compared or restored.
-        watch: is called behind *introduce*, with the same objects, if the session keeps
+        watch: is called after *introduce*, with the same objects, if the session keeps
             states: begins to note what *pending* and *modes* need to know of each step.
         fleeting: returns values inside it that come and go, like the moments of an
             optimizer, as *live* does. Hooks can fetch them, and cannot assign them. For an
@@ -228,7 +228,7 @@ class Loader:
         batch_size: how many examples a batch has; None if that is not known. A session
             reports a change of it.
         leave_out: prepares the next iterator; it is called before each one is made. It
-            takes how many values that iterator may leave out behind its first one, without
+            takes how many values that iterator may leave out after its first one, without
             reading them, and returns how many it will. None reads all of them.
         drew: returns whether reading values has drawn numbers, elsewhere than in this
             process, on which later values depend.
@@ -272,6 +272,10 @@ class LoopModel(Protocol):
 
     Attributes:
         objects: what the loop tracks, by name, like ``model`` and ``optimizer``.
+
+    >>> from hookbus.testing import run_steps
+    >>> run_steps(steps=2, custom_loop=True).outcome.kind
+    'completed'
     """
 
     objects: Mapping[str, Any]

@@ -156,6 +156,16 @@ class SessionCreator(Protocol):
         scaffold: initializes them.
         checkpoint_dir: the directory to restore from, or None.
         checkpoint_filename_with_path: the one checkpoint to restore, or None.
+
+    >>> from hookbus import EmbeddedSession, MonitoredSession
+    >>> class LoudSessionCreator(ChiefSessionCreator):
+    ...     def create_session(self):
+    ...         print("a new backend session")
+    ...         return EmbeddedSession(self.graph)
+    >>> with MonitoredSession(session_creator=LoudSessionCreator(Graph())) as session:
+    ...     session.global_step
+    a new backend session
+    0
     """
 
     graph: Graph
@@ -210,6 +220,13 @@ class ChiefSessionCreator(_GraphSessionCreator):
 
     Raises:
         UsageError: both places to restore from are given.
+
+    >>> from hookbus import MonitoredSession
+    >>> graph = Graph()
+    >>> w = graph.variable("w", 3.0)
+    >>> with MonitoredSession(session_creator=ChiefSessionCreator(graph)) as session:
+    ...     session.run("w")
+    3.0
     """
 
     def __init__(
@@ -260,6 +277,13 @@ class WorkerSessionCreator(_GraphSessionCreator):
         recovery_wait_secs: the time between two checks, in seconds.
         backend: creates a backend session of a graph; by default the one that the graph
             names.
+
+    >>> graph = Graph()
+    >>> ready = graph.op(lambda: True, name="ready")
+    >>> scaffold = Scaffold(graph, ready_op="ready")
+    >>> creator = WorkerSessionCreator(graph, scaffold, max_wait_secs=60.0)
+    >>> creator.graph is graph
+    True
     """
 
     def __init__(

@@ -141,7 +141,7 @@ class Ending:
         Args:
             kind: the purpose of the run; an ``aux`` run is allowed.
             leaves_loop: whether the error leaves the loop of the caller, for the session's
-                block. In a graph the code behind a run needs the value of the run, so the
+                block. In a graph the code after a run needs the value of the run, so the
                 error of a stop reaches the caller, as in TF.
         """
         if kind == "aux":

@@ -39,6 +39,13 @@ class Recovery:
 
     Raises:
         UsageError: a number is negative.
+
+    >>> from hookbus import AbortedError
+    >>> from hookbus.testing import run_steps
+    >>> patient = Recovery(most=3, first_wait=0.0)
+    >>> errors = {2: AbortedError("preempted")}
+    >>> run_steps(steps=2, errors=errors, recovery=patient).global_step
+    2
     """
 
     most: int = attrs.field(default=5, validator=_NOT_NEGATIVE)

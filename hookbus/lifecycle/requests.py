@@ -211,7 +211,7 @@ def _saved(state: SessionState) -> int | UsageError:
 def _last_save(state: SessionState, stop: StopReason) -> SaveRequest | None:
     """Return the request for a checkpoint at a stop; None if the end of the session saves.
 
-    The code of a loop behind the stop is not saved: a resumed program repeats it.
+    The code of a loop after the stop is not saved: a resumed program repeats it.
     """
     who = state.saver.checkpoints.enabled_by
     if stop.kind == "preempted":
@@ -393,7 +393,7 @@ def kept_value(state: SessionState, asked: Rollback) -> KeptValue:
             'options = HookOptions(rolls_back="step")'
         )
     if state.agreement is not None:
-        raise UsageError(f"{who}, which a training of several processes cannot do")
+        raise UsageError(f"{who}, which a run of several processes cannot do")
     kept, innermost = state.loop.kept, state.contents.position.innermost
     if kept is None or innermost is None or kept.of is not innermost:
         raise UsageError(
@@ -495,7 +495,7 @@ def _make_posted(state: SessionState, context: SessionRunContext) -> None:
         try:
             if posted.kind == "assign" and state.agreement is not None:
                 raise UsageError(
-                    "assign() of another thread in a training of several ranks, which "
+                    "assign() of another thread in a run of several ranks, which "
                     "would then differ: assign in a hook on all ranks"
                 )
             posted.make(context)

@@ -40,6 +40,14 @@ class Evaluation:
     Attributes:
         name: distinguishes this evaluation from others; None if there is only one.
         metrics: the means by name, after the block.
+
+    >>> from hookbus import Config, MonitoredSession
+    >>> with MonitoredSession(config=Config(autoload=False, header=False)) as session:
+    ...     with session.evaluation("val") as evaluation:
+    ...         evaluation.report(loss=0.5, weight=3)
+    ...         evaluation.report(loss=0.1, weight=1)
+    >>> evaluation.name, evaluation.metrics
+    ('val', {'loss': 0.4})
     """
 
     def __init__(self, state: SessionState, name: str | None, reduce: str) -> None:

@@ -218,7 +218,7 @@ class Passes:
             apply_between_steps(state, state.loop.last_context, together=True)
 
     def epochs_ended(self) -> None:
-        """Save the state at the end of the last epoch; the code behind is not saved."""
+        """Save the state at the end of the last epoch; the code after it is not saved."""
         state = self._state
         who, tracking = state.saver.checkpoints.enabled_by, state.contents.tracking
         if who is None or not tracking.is_complete or state.phase is not RUNNING:

@@ -38,6 +38,13 @@ class Step:
         is_undone: whether the step failed, and a hook had the session suppress the error:
             the loop gets the value once more, after the rest of its body.
         increment: the number of global steps that the block counts.
+
+    >>> from hookbus import Config, MonitoredSession
+    >>> with MonitoredSession(config=Config(autoload=False, header=False)) as session:
+    ...     with session.step() as step:
+    ...         step.report(loss=0.5)
+    ...     session.global_step, session.run("loss")
+    (1, 0.5)
     """
 
     __slots__ = (

@@ -88,7 +88,7 @@ class Body:
     target: Mapping[str, Any] | None = None
 
     def begin_value(self) -> None:
-        """Begin the body of the next value, behind one that has begun no passes."""
+        """Begin the body of the next value, after one that has begun no passes."""
         self.values += 1
         self.usual = steps = self.steps
         if steps or self.more:
@@ -105,7 +105,7 @@ class Body:
         """Return how many global steps are to come in the pass, by the mean of its values.
 
         Args:
-            left: the number of values behind the one in hand.
+            left: the number of values after the one in hand.
             usual: the number of steps of a value as long as none has had any.
         """
         own = self.steps + self.more
@@ -135,7 +135,7 @@ class Body:
         if each is None:  # a loop without passes goes on by the global step
             marks = 0 if self.steps else self.safepoints
             return {"over": self.passes, "within": {}, "marks": marks}
-        # The code behind the epochs is not saved, and neither are its safepoints.
+        # The code after the epochs is not saved, and neither are its safepoints.
         is_over = not (each.is_open or each.is_stopped or each.is_epochs)
         marks = self.safepoints if is_over else 0
         position = {"over": each.number, "within": each.place(), "marks": marks}
@@ -155,7 +155,7 @@ class Pass:
         done: the number of values whose body is complete.
         body: the code that runs for the value in hand.
         has_passes: whether such code begins passes. If so, the pass keeps *before*.
-        before: the position before the value in hand, and the generators behind its pull.
+        before: the position before the value in hand, and the generators after its pull.
         awaited: these two parts of a checkpoint, for the first pull of a resumed pass.
         began: the time of ``time.monotonic()`` at which the pass began.
         is_open: whether the program is in the pass.

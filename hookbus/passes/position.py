@@ -213,14 +213,14 @@ class ProgramPosition:
         self._evaluated[name or ""] = step
 
     def forget_evaluations(self, step: int) -> None:
-        """Forget the evaluations behind a global step, to which the loop goes back."""
+        """Forget the evaluations after a global step, to which the loop goes back."""
         self._evaluated = {n: at for n, at in self._evaluated.items() if at <= step}
 
     def remaining(self) -> int | None:
         """Return how many steps the open pass still has, if its iterable has a length.
 
         Each value is expected to have as many as the mean of those before it in the pass,
-        and before the first step as many as a block counts. Epochs behind the open one are
+        and before the first step as many as a block counts. Epochs after the open one are
         expected to be passes like this one. It is None if they have several passes.
         """
         each = self._open[-1] if self._open else None
@@ -245,7 +245,7 @@ class ProgramPosition:
         self._increment = increment
 
     def count_more(self, steps: int) -> None:
-        """Count further global steps of the block that ends: those behind its first one."""
+        """Count further global steps of the block that ends: those after its first one."""
         self._body.more += steps
 
     def begin_step(self, trains: bool) -> None:
@@ -260,7 +260,7 @@ class ProgramPosition:
         body = self._body
         if trains and body.last is not None and not self._open:
             raise UsageError(
-                "step() behind a pass of iterate(): a resumed program would repeat the "
+                "step() after a pass of iterate(): a resumed program would repeat the "
                 "step; put it into a pass, as in session.iterate(range(n))"
             )
         body.safepoints += 1
@@ -372,7 +372,7 @@ class ProgramPosition:
     def go_back(
         self, state: Mapping[str, Any], left_out: Mapping[str, Iterable[int]]
     ) -> None:
-        """Have the open pass give the values behind a position once more.
+        """Have the open pass give the values after a position once more.
 
         Args:
             state: a position for which :meth:`why_not_back` returns None.
@@ -646,7 +646,7 @@ class ProgramPosition:
 
 
 def _is_longer(source: Input, position: Mapping[str, Any]) -> bool:
-    """Return whether an input goes on behind the end that it had in the checkpoint."""
+    """Return whether an input goes on after the end that it had in the checkpoint."""
     pulled = position["pulled"]
     if "ended" not in position or position.get("length") != pulled:
         return False

@@ -43,6 +43,10 @@ class Difference:
         largest: of floating values, the largest absolute difference of two elements.
         different: the number of different elements.
         elements: the number of all elements.
+
+    >>> found = Difference("tracked", "model.bias", "value", "0.5", "0.25", largest=0.25)
+    >>> found.part, found.name, found.largest
+    ('tracked', 'model.bias', 0.25)
     """
 
     part: str

@@ -71,7 +71,7 @@ class Snapshot:
     """The values of one save, read once, and the version of the session at that time.
 
     Attributes:
-        beside: the parts that hooks are not shown, like ``pending``, by the names that they
+        beside: the parts that hooks do not see, like ``pending``, by the names that they
             have in checkpoints.
         since: when the session began to read them, on the clock of ``time.monotonic``.
     """

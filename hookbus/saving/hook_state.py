@@ -338,8 +338,8 @@ _MATCHES: Sequence[Callable[[Identity, Identity], bool]] = (
 def _settings_of(hook: Any) -> dict[str, Any]:
     """Return the settings of a hook: plain values that its constructor took.
 
-    They are the attributes that have the name of a parameter, also behind an underscore. A
-    list or dict counts by its text.
+    They are the attributes that have the name of a parameter, with or without an underscore
+    in front. A list or dict counts by its text.
 
     >>> class Log:
     ...     def __init__(self, names, every=10):

@@ -394,7 +394,7 @@ class Saver:
             self.retention.values.clear()
             return
         if self._lock is not None and self._lock.is_lost:
-            return  # the directory may be that of another training
+            return  # the directory may belong to another training run
         last = self.last
         under_way = self.writer.under_way
         if under_way is not None:  # a checkpoint that does not stand yet
@@ -439,7 +439,7 @@ class Saver:
         """Lock the directory again if it was removed or renamed since the last save.
 
         Raises:
-            UsageError: another training saves, or has saved, into the new directory.
+            UsageError: another training run saves, or has saved, into the new directory.
         """
         if self._lock is None:
             return
@@ -449,8 +449,8 @@ class Saver:
                 self._lock.release()
                 raise UsageError(
                     f"{self.store.directory} was removed or renamed during the training, "
-                    "and another training has saved checkpoints there since: give another "
-                    "checkpoint_dir"
+                    "and another training run has saved checkpoints there since: give "
+                    "another checkpoint_dir"
                 )
         except UsageError as error:
             self.is_displaced = not isinstance(error, CheckpointDirectoryError)
@@ -474,7 +474,7 @@ class Saver:
     def skip_further_saves(self, session: Session) -> None:
         """Write no further checkpoint of this step if the step is saved.
 
-        After a signal, the code behind the loop still runs and may change the model. A
+        After a signal, the code after the loop still runs and may change the model. A
         resumed program runs the code again, so no checkpoint may contain its effects.
         """
         if self.last is not None and self.is_saved(session):

@@ -48,6 +48,18 @@ class TrainerAdapter:
 
     Raises:
         UsageError: the installed version of the trainer is out of range.
+
+    >>> class EpochAdapter(TrainerAdapter):
+    ...     trainer_name = "a loop of epochs"
+    >>> quiet = Config(autoload=False, header=False)
+    >>> with EpochAdapter(config=quiet) as adapter:
+    ...     if adapter.start({"model": {"w": 0.0}}, last_step=2):
+    ...         for _ in range(2):
+    ...             adapter.step_begins()
+    ...             adapter.step_ended({"loss": 0.5})
+    ...         adapter.end()
+    >>> adapter.outcome.kind, adapter.outcome.step
+    ('completed', 2)
     """
 
     trainer_name: ClassVar[str] = "the trainer"

@@ -134,16 +134,16 @@ class CustomLoop:
     def epochs(self, count: int) -> Values[int]:
         """Yield the numbers of the epochs that are not finished, from 0.
 
-        A resumed training goes on in its own epoch, with the random generators as they were
+        A resumed run continues in its own epoch, with the random generators as they were
         when that epoch began. So code between passes, like a shuffle, repeats itself
         exactly, and nothing of finished epochs runs again. After the last epoch the session
-        writes its last checkpoint; what the code behind the loop changes is not in it.
+        writes its last checkpoint; it does not contain changes by the code after the loop.
 
         A stop ends the loop quietly. The rest of the body of its epoch runs once, and so
-        does the code behind the loop.
+        does the code after the loop.
 
         Args:
-            count: the number of all epochs. More than in the finished training before
+            count: the number of all epochs. More than in the finished run before
                 continue that training.
 
         Raises:
@@ -186,7 +186,7 @@ class CustomLoop:
 
         Entering it after a stop raises SessionStoppedError, which leaves a loop that does
         not check :meth:`should_stop`. The session's block catches the error, and the
-        program continues behind the block.
+        program continues after the block.
 
         Args:
             kind: the purpose of the step, by default the session's; an ``aux`` step is

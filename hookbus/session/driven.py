@@ -76,6 +76,10 @@ class StepRequest:
             above 0.
         skipped_by: the hook that asks the loop not to update the model in this step; None
             if no hook does. The step still counts.
+
+    >>> request = StepRequest(("loss",), {}, RunOptions(), RunMetadata())
+    >>> request.fetches, request.skipped_by
+    (('loss',), None)
     """
 
     fetches: tuple[str, ...]

@@ -85,8 +85,8 @@ class MonitoredSession(CustomLoop):
         exit_on_signal: whether leaving the block, or :meth:`close`, raises after a signal
             ended the session: KeyboardInterrupt after SIGINT, ``SystemExit(75)`` after
             SIGTERM and SIGHUP, or if a hook ended it as ``preempted``. With False, or if
-            the program has its own handler for the signal, the program continues behind
-            the block.
+            the program has its own handler for the signal, the program continues after the
+            block.
         watch_signals: whether SIGINT, SIGTERM and SIGHUP end the session. False leaves them
             to the program, and installs no handler.
         hook_budget: the share of the time that each hook may take, like 0.02. The session

@@ -18,6 +18,15 @@ class StepContext:
         session: the backend session; runs through it reach no hook.
         run_with_hooks: runs the graph and calls the hooks, like ``session.run``; may be
             called several times.
+
+    >>> from hookbus import Graph, SingularMonitoredSession
+    >>> graph = Graph()
+    >>> w = graph.variable("w", 2.0)
+    >>> def step_fn(step_context):
+    ...     return step_context.run_with_hooks("w")
+    >>> with SingularMonitoredSession(graph) as session:
+    ...     session.run_step_fn(step_fn)
+    2.0
     """
 
     def __init__(self, session: Session, run_with_hooks: Callable[..., Any]) -> None:

@@ -1,4 +1,4 @@
-"""Takes what a foreign loop tells beside its steps: epochs, evaluations, checkpoints."""
+"""Takes reports of a foreign loop between its steps: epochs, evaluations, checkpoints."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ class TrainerEvents:
         hyperparameters: dicts with str keys, lists, numbers, strings, None, and arrays
         where hooks keep some. Waiting hooks are told of the steps without them first, so
         the state is that after the last step. Call it between two steps: in a step, it is
-        the state behind ``before_run``.
+        the state after ``before_run``.
 
         Raises:
             CheckpointError: the state of a hook cannot be saved.
@@ -198,7 +198,7 @@ class TrainerEvents:
         """Tell hooks that the loop has written a checkpoint, as ``after_save``.
 
         They may upload it, or stop the session: look at :attr:`stop` afterwards. The loop
-        also tells of those that it has written by itself.
+        also announces the checkpoints that it writes without a request.
 
         Args:
             path: the file or directory of the checkpoint.

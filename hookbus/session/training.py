@@ -43,6 +43,13 @@ class SingularMonitoredSession(MonitoredSession):
 
     Raises:
         UsageError, PluginError, CheckpointError: as :class:`MonitoredSession`.
+
+    >>> graph = Graph()
+    >>> x = graph.placeholder("x")
+    >>> square = graph.op(lambda x: x**2, name="square")
+    >>> with SingularMonitoredSession(graph) as session:
+    ...     session.run("square", feed_dict={"x": 3.0})
+    9.0
     """
 
     @signals_deferred
@@ -135,6 +142,16 @@ class MonitoredTrainingSession(MonitoredSession):
 
     Raises:
         UsageError, PluginError, CheckpointError: as :class:`MonitoredSession`.
+
+    >>> graph = Graph()
+    >>> w = graph.variable("w", 0.0)
+    >>> train = graph.train_op(lambda w: w + 0.5, name="train", updates="w")
+    >>> quiet = Config(autoload=False, header=False)
+    >>> with MonitoredTrainingSession(graph, config=quiet) as session:
+    ...     while session.global_step < 4:
+    ...         _ = session.run(train)
+    ...     session.run("w")
+    2.0
     """
 
     @signals_deferred

@@ -26,7 +26,7 @@ def wait_for_new_checkpoint(
     """Wait until a directory has a newest checkpoint other than the given one.
 
     Args:
-        checkpoint_dir: the directory; it need not exist yet.
+        checkpoint_dir: the directory; it does not have to exist yet.
         last_checkpoint: the checkpoint that is known already; None for none.
         seconds_to_sleep: seconds between two looks at the directory.
         timeout: how long to wait at most, in seconds; None for ever. The wait ends early
@@ -40,6 +40,9 @@ def wait_for_new_checkpoint(
         ArgumentTypeError: an argument has the wrong type.
         CheckpointError: the directory cannot be read.
         SessionInterruptedError: a signal arrived that ends a session around this call.
+
+    >>> wait_for_new_checkpoint("no/such/directory", timeout=0) is None
+    True
     """
     check_path("checkpoint_dir", checkpoint_dir)
     check_seconds("seconds_to_sleep", seconds_to_sleep)
@@ -64,7 +67,7 @@ def checkpoints_iterator(
     """Yield the newest checkpoint of a directory again and again, each checkpoint once.
 
     Args:
-        checkpoint_dir: the directory; it need not exist yet.
+        checkpoint_dir: the directory; it does not have to exist yet.
         min_interval_secs: the least number of seconds between two checkpoints.
         timeout: how long to wait for the next one, in seconds; None for ever.
         timeout_fn: called when that time is over: a true result ends the iterator, any
@@ -74,6 +77,9 @@ def checkpoints_iterator(
         UsageError: *timeout_fn* is given without *timeout*, or a time is below 0.
         ArgumentTypeError: an argument has the wrong type.
         CheckpointError, SessionInterruptedError: as :func:`wait_for_new_checkpoint`.
+
+    >>> list(checkpoints_iterator("no/such/directory", timeout=0))
+    []
     """
     check_path("checkpoint_dir", checkpoint_dir)
     check_seconds("min_interval_secs", min_interval_secs)

@@ -45,6 +45,12 @@ class StopAfterNEvalsHook(SessionRunHook):
 
     Raises:
         UsageError: *num_evals* is not above 0.
+
+    >>> from hookbus.testing import run_steps
+    >>> hook = StopAfterNEvalsHook(3, log_progress=False)
+    >>> _ = run_steps(hook, kind="eval", steps=10)
+    >>> hook.done
+    3
     """
 
     options: ClassVar[HookOptions] = HookOptions(kinds=("eval",), only_observes=True)
@@ -106,6 +112,16 @@ class SummaryAtEndHook(EvaluationEmitter):
 
     Raises:
         UnknownNodeError: the graph has no node of a given name.
+
+    >>> from hookbus import hookimpl
+    >>> from hookbus.testing import run_steps
+    >>> class PrintHook:
+    ...     @hookimpl
+    ...     def evaluated(self, metrics, global_step):
+    ...         print(global_step, metrics)
+    >>> hook = SummaryAtEndHook(summary_op="loss")
+    >>> _ = run_steps(hook, PrintHook(), kind="eval", values={"loss": [0.5]})
+    0 {'loss': 0.5}
     """
 
     options: ClassVar[HookOptions] = HookOptions(kinds=("eval",))

@@ -54,6 +54,18 @@ def evaluation_run(
         UsageError: no session with hooks runs it, another loop runs its graph, it is in a
             step of an evaluation already, or a hook assigns a variable.
         BaseException: as ``session.run()``, or the error of a hook.
+
+    >>> from hookbus import Graph, SessionRunHook, SingularMonitoredSession
+    >>> class EvaluateHook(SessionRunHook):
+    ...     def after_run(self, run_context):
+    ...         print(evaluation_run(run_context.session, "square", {"x": 3.0}))
+    >>> graph = Graph()
+    >>> x = graph.placeholder("x")
+    >>> square = graph.op(lambda x: x**2, name="square")
+    >>> with SingularMonitoredSession(graph, hooks=[EvaluateHook()]) as session:
+    ...     session.run("square", {"x": 2.0})
+    9.0
+    4.0
     """
     backend: Session = backend_of(session, "evaluation_run")
     known = _steppers.get(backend)

@@ -237,7 +237,7 @@ def _check_not_reduced(name: str, request: Any) -> None:
 
 
 def _check_request(name: str, request: Any) -> None:
-    """Accept any object with the three attributes of a request, as TF does.
+    """Accept any object with the three attributes of a request, like TF.
 
     Raises:
         PluginError: the object lacks one of them.

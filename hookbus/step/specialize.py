@@ -3,7 +3,7 @@
 In nearly every step, each hook repeats its last request. For such a run the module
 generates source that calls the hooks one by one and reads each value at a fixed index. If a
 hook asks for something else, the generated function bails out, and the general path resumes
-behind that hook. The general path defines the behaviour of both.
+after that hook. The general path defines the behaviour of both.
 """
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ def train_saving(kind: Kind, folder: Path, *hooks: Any, **training: Any) -> Trai
 def cut_and_resumed(
     kind: Kind, folder: Path, make: Callable[[], Any], cut: int, **training: Any
 ) -> Trained:
-    """Train with a hook until a cut; return what a second training with a new hook does."""
+    """Train with a hook until a cut; return the outcome of a second run with a new hook."""
     with pytest.raises(Cut):
         train_saving(kind, folder, make(), cut=cut, **training)
     return train_saving(kind, folder, make(), **training)

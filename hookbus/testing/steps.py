@@ -37,6 +37,10 @@ class Steps(CallLog):
         variables: the tiny model's variables at the end, by name.
         calls: the calls of hooks, in the order in which they returned.
         error: the error that left the session, with ``reraise=False``.
+
+    >>> steps = run_steps(steps=3)
+    >>> steps.global_step, steps.outcome.kind, steps.variables
+    (3, 'completed', {'w': 6.0})
     """
 
     outcome: Outcome

@@ -54,7 +54,7 @@ def _warn(names: Sequence[str], steps: int) -> None:
         why="the checkpoint holds what the program has put there, and nothing that it "
         "computes in variables of its own",
         hint=f"held = session.hold({names[0]}={names[0]}), then held.{names[0]} = ...; "
-        "what stays the same need not be tracked",
+        "do not track values that stay the same",
     )
 
 

@@ -21,7 +21,7 @@ _WITHOUT_STEPS = ("program", "params")
 class Newest:
     """The newest step of each value, by which records that are repeated are recognized.
 
-    A resumed training repeats the steps behind its checkpoint, with the same values.
+    A resumed run repeats the steps after its checkpoint, with the same values.
 
     Attributes:
         steps: the newest step by :meth:`Record.key`.
@@ -83,6 +83,16 @@ class Journal:
     Raises:
         OSError: the file cannot be read or written.
         CheckpointError: it is not a journal.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     journal = Journal(Path(folder, "run.jsonl"), "f" * 32)
+    ...     journal.add(Record("metrics", 20, {"loss": 0.5}))
+    ...     journal.close()
+    ...     again = Journal(journal.path, "0" * 32)
+    ...     again.close()
+    >>> again.run == "f" * 32, again.is_new, [record.step for record in again.unsent]
+    (True, False, [20])
     """
 
     def __init__(self, path: Path, run: str) -> None:

@@ -35,7 +35,7 @@ class RecordingHook(SessionRunHook):
     other hooks emit as ``measured``, evaluations, hyperparameters, checkpoints and the end.
     A subclass overrides :meth:`start`, :meth:`take` and :meth:`stop`.
 
-    A resumed training repeats the steps behind its checkpoint. Their values are taken once,
+    A resumed run repeats the steps after its checkpoint. Their values are taken once,
     also if the training was killed in between. Behind a roll-back, they are other values,
     and are taken again.
 
@@ -43,6 +43,16 @@ class RecordingHook(SessionRunHook):
         every_n_steps: global steps between two records of numbers.
         names: the numbers to record, by name or pattern; by default all that the program
             reports, or the loss, the accuracy and the declared summaries of a graph.
+
+    >>> class PrintHook(RecordingHook):
+    ...     def take(self, record):
+    ...         if record.kind == "metrics":
+    ...             print(record.step, record.values)
+    >>> from hookbus.testing import run_steps
+    >>> hook = PrintHook(every_n_steps=2, names="loss")
+    >>> _ = run_steps(hook, values={"loss": [4.0, 3.0, 2.0]})
+    1 {'loss': 4.0}
+    3 {'loss': 2.0}
     """
 
     options: ClassVar[HookOptions] = HookOptions(
@@ -132,7 +142,7 @@ class RecordingHook(SessionRunHook):
 
     @hookimpl
     def rolled_back(self, global_step: int) -> None:
-        """Take the roll-back, behind which the steps come again, and their numbers."""
+        """Take the roll-back, after which the steps come again, and their numbers."""
         self._take("rollback", global_step, {})
         self._timer.reset()
         self._timer.load_state_dict(self._period)
@@ -238,7 +248,7 @@ class RecordingHook(SessionRunHook):
     def load_state_dict(self, state: Mapping[str, Any], ended: str | None) -> None:
         """Go on with the run."""
         self._period = state["timer"]
-        if self._has_started:  # a roll-back, or a recovery, behind which nothing is new
+        if self._has_started:  # a roll-back, or a recovery, after which nothing is new
             return
         self._run, self._is_resumed = state["run"], True
         self._timer.load_state_dict(state["timer"], ended)

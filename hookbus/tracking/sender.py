@@ -35,7 +35,7 @@ class Place(Protocol):
         """Return whether a record has arrived already."""
 
     def disconnect(self) -> None:
-        """Disconnect, behind the last record."""
+        """Disconnect, after the last record."""
 
 
 class Sender:
@@ -183,7 +183,7 @@ class Sender:
             self._note(summary_of(error))
 
     def _note(self, why: str | None) -> None:
-        """Tell that sending fails or works again, once."""
+        """Report that sending fails or works again, once."""
         if why is not None and self._why is None:
             log.warning(
                 "records cannot be sent for now; the training goes on",

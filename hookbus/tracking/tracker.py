@@ -105,7 +105,7 @@ class Tracker(RecordingHook, abc.ABC):
         return False
 
     def disconnect(self) -> None:
-        """Close the connection, in the thread of the tracker, behind the last record."""
+        """Close the connection, in the thread of the tracker, after the last record."""
 
     def start(self, run: RunInfo) -> None:
         """Open the journal, and start the thread."""

@@ -128,7 +128,7 @@ def test_values_that_the_body_changes_are_compared_as_they_were_pulled(lines):
 
 
 def test_a_checkpoint_of_an_older_version_has_the_first_value_alone(lines):
-    """It is compared as before; the next checkpoint has the others, too."""
+    """It is compared as before; the next checkpoint also has the others."""
     old = {"pulled": 5, "first": position(ORDER, 5)["first"]}
     source = resumed(changed_at(4), dict(old))
     assert numbers_in(lines) == []
@@ -189,7 +189,7 @@ def test_a_second_restart_compares_what_the_first_one_did_not_read(lines):
 
 
 def test_other_values_become_those_of_the_next_checkpoint(lines):
-    """What was reported once is not reported again after another restart."""
+    """A reported difference is not reported again after another restart."""
     other = changed_at(2)
     source = resumed(other, position(ORDER, 9))
     resumed(other, source.state_dict())
@@ -197,7 +197,7 @@ def test_other_values_become_those_of_the_next_checkpoint(lines):
 
 
 def test_another_length_is_the_only_cause_that_is_named(lines):
-    """A longer input has other values, too; one line is enough."""
+    """A longer input also has other values; one line is enough."""
     resumed([*changed_at(2, 9), 1, 2], position(ORDER, 9))
     assert [line["event"] for line in lines] == [
         "the input has another size than in the checkpoint"
@@ -220,7 +220,7 @@ def draws_ahead() -> Iterator[float]:
 @pytest.mark.parametrize("values", [late_draws, draws_ahead, lambda: late_draws(0)])
 @pytest.mark.parametrize("pulled", [2, 8, 17])
 def test_draws_for_the_values_themselves_are_no_difference(values, pulled, lines):
-    """A session restores the generators behind the values that are read again."""
+    """A session restores the generators after the values that are read again."""
     random.seed(3)
     source = Input("x", values)
     for _ in range(pulled):

@@ -203,7 +203,7 @@ def test_asking_what_is_left_makes_no_iterable() -> None:
 
 
 def test_a_session_ends_with_the_shortest_input_that_trains() -> None:
-    """What is left are the steps that the train ops' inputs allow, where they tell."""
+    """The rest are the steps that the inputs of the train ops allow, if they are known."""
     graph = Graph()
     for name, length in (("long", 6), ("short", 4), ("other", 2)):
         graph.input(name, lambda length=length: range(length))

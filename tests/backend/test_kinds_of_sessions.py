@@ -32,7 +32,7 @@ def test_a_hook_does_the_same_in_a_custom_loop(plugin, tmp_path):
 
 
 def test_all_hooks_together_leave_the_same_behind(tmp_path):
-    """Steps, values, files: what a user sees of a training that was cut and resumed."""
+    """Steps, values, files: what a user sees of a run that was cut and resumed."""
     expected = all_at_once(of_graphs(BackendModel()), tmp_path / "embedded")
     assert all_at_once(custom_loop, tmp_path / "other") == expected
 
@@ -60,14 +60,14 @@ def test_the_third_party_backend_is_small_and_imports_public_names_only():
 
 
 def test_the_guide_shows_that_backend():
-    """What its readers copy is what does everything that hooks need."""
+    """Readers copy the one that does everything that hooks need."""
     page = ROOT / "docs" / "how-to" / "write-a-backend.md"
     first = blocks_of(page)[0]
     assert first.text == Path(naive_backend.__file__).read_text("utf-8")
 
 
 def test_what_only_the_caller_asks_for_stays_on_the_device():
-    """What hooks ask for arrives on the host, in one transfer of a run."""
+    """The fetches of hooks arrive on the host, in one transfer of a run."""
 
     class Two(hookbus.SessionRunHook):
         def before_run(self):

@@ -145,7 +145,7 @@ def test_a_run_reads_it_behind_its_train_ops_which_change_it_in_place():
 
 
 def test_a_train_op_reads_it_before_it_changes_it():
-    """What a train op itself reads is the value of before the step."""
+    """A train op itself reads the value from before the step."""
     with session_of(graph_of(Module())) as session:
         first = session.run(["measured", "w"])
         second = session.run(["w", "measured"])
@@ -401,7 +401,7 @@ def test_a_backend_that_cannot_be_imported_is_an_error_of_the_graph(backend, why
 
 
 def test_the_state_of_a_backend_is_part_of_the_checkpoint(tmp_path):
-    """What ``state_dict`` returns comes back in ``load_state_dict``, before any hook."""
+    """The result of ``state_dict`` comes back in ``load_state_dict``, before any hook."""
 
     class Named(Graph):
         backend = Names

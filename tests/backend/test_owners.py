@@ -243,7 +243,7 @@ def graph_of(form: Any, new: Callable[[Any], Any]) -> Graph:
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("hold", HOLDS)
 def test_an_array_that_other_code_holds_is_copied(hold: Hold, form: Any, steps: Any):
-    """What that code does with it changes no variable, and is no error there."""
+    """That code changes no variable with it, and this is no error there."""
     changes: list[Callable[[], Any]] = []
 
     def new(old):

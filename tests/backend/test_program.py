@@ -53,7 +53,7 @@ def test_only_what_is_needed_is_planned(diamond: Graph) -> None:
 
 
 def test_a_feed_cuts_off_what_lies_below(diamond: Graph) -> None:
-    """What a fed node would be computed from is not needed any more."""
+    """The inputs of a fed node are not needed any more."""
     program = plan(diamond, ["top"], frozenset({"left", "right"}))
     assert ops(program) == ["top"]
     assert {name for _, name in program.feeds} == {"left", "right"}

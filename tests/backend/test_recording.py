@@ -61,7 +61,7 @@ def test_an_op_is_recorded_with_what_it_read_and_gave():
 
 
 def test_a_train_op_is_recorded_with_its_updates():
-    """What it gives variables is told apart from what others can read in this run."""
+    """Its updates are told apart from the values that others can read in this run."""
     graph = Graph()
     graph.variable("w", np.zeros(3))
 
@@ -235,7 +235,7 @@ class Unknown:
     ids=["odd", "unknown", "numpy scalar", "bool", "none", "list", "class"],
 )
 def test_any_value_can_be_told_of(value, told):
-    """What it calls shape and so on need not be that of an array."""
+    """Its attributes shape and so on may not be those of an array."""
     record = ValueRecord.of("x", value)
     assert (record.type, record.shape, record.nbytes) == told
     assert type(record.nbytes) in (int, type(None))

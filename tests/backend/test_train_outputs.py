@@ -120,7 +120,7 @@ def test_the_fetches_of_a_hook_do_not_train():
 
 
 def test_a_hook_that_fetches_the_train_op_trains():
-    """A train op runs whoever fetches it."""
+    """A train op runs, whichever party fetches it."""
     hook = Fetches("train")
     with session_of(hook) as session:
         assert session.run("loss") == 0.0

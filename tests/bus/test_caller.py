@@ -73,7 +73,7 @@ def pluggys(behaviours: list[Callable[..., Any]], first: bool) -> tuple[Any, lis
         return type(error), arg
     if first and not isinstance(answers, list):
         answers = [] if answers is None else [answers]
-    # A wrapper's own answers are pairs here, too.
+    # A wrapper's own answers are also pairs here.
     return [a[1] if isinstance(a, tuple) else a for a in answers], arg
 
 

@@ -258,7 +258,7 @@ def test_on_a_device_only_the_calls_count(take, lines, tmp_path, monkeypatch):
 
 
 def test_a_checkpoint_is_the_cost_of_who_asked_for_it(take, lines, tmp_path):
-    """What hooks do around it is theirs."""
+    """The work of hooks around it counts as theirs."""
 
     class Thing:
         def state_dict(self) -> dict[str, int]:

@@ -156,7 +156,7 @@ def test_a_misspelt_policy_is_suggested() -> None:
     "event", ["begin", "after_create_session", "before_run", "after_run"]
 )
 def test_by_default_an_error_ends_the_session(event: str) -> None:
-    """Who says nothing has the policy raise: the error leaves, all others are told."""
+    """A hook without a policy raises: the error leaves, all others are told."""
     witness = Witness()
     with pytest.raises(OSError, match="no disk"):
         train(witness, Failing(event, policy="raise"))
@@ -305,7 +305,7 @@ def test_what_was_asked_for_wrongly_is_never_dropped(error: Any, policy: str) ->
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, GeneratorExit])
 def test_what_is_no_failure_is_never_dropped(error: Any) -> None:
-    """What is no Exception goes through; GeneratorExit and an exit are a good end."""
+    """Errors that are no Exception go through; GeneratorExit and an exit are a good end."""
     hook = Failing("after_run", error=error)
     with pytest.raises(error):
         train(hook)
@@ -321,7 +321,7 @@ def test_the_end_of_input_is_never_dropped(error: Any) -> None:
 
 
 class Lost(Exception):
-    """What a backend of its own raises where it lost its machine."""
+    """The error that a backend of its own raises when it loses its machine."""
 
 
 class Fragile(EmbeddedSession):
@@ -375,7 +375,7 @@ def test_the_error_of_another_hook_is_not_ones_own() -> None:
 
 
 def test_the_member_beats_the_class() -> None:
-    """What was said from outside counts more than what the class declares."""
+    """A policy from outside counts more than that of the class."""
     hook = Failing("after_run", policy="raise")
     made = Bus()
     made.register(Member("a", hook, "hooks=", policy=WARN))

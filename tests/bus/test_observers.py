@@ -135,7 +135,7 @@ def test_an_error_is_told_and_leaves() -> None:
 
 
 def test_an_error_that_is_held_back_is_told_too() -> None:
-    """What a policy drops is the call's error, and none of the whole event."""
+    """A suppressed error is the call's error, and not that of the whole event."""
 
     class Failing:
         options = HookOptions(on_error="warn")
@@ -164,7 +164,7 @@ class Around:
 
 
 def test_a_wrapper_is_timed_without_what_it_wraps() -> None:
-    """One call tells of a wrapper: its own time before and after, and its answer."""
+    """One call records a wrapper: its own time before and after, and its answer."""
 
     class Slow:
         def before_run(self) -> str:
@@ -238,7 +238,7 @@ def test_an_observer_may_come_in_the_middle_of_an_event() -> None:
 
 
 def test_several_observers_are_told_each() -> None:
-    """The same function twice is told twice; each has an undo of its own."""
+    """A function that is added twice is called twice; each has its own undo."""
     calls: list[HookCall] = []
     made = bus()
     undo, _ = made.observe(calls.append), made.observe(calls.append)
@@ -259,7 +259,7 @@ def test_who_does_not_observe_pays_nothing() -> None:
 
 
 def test_an_observer_can_be_called() -> None:
-    """What cannot be called is refused at once, not at the first event."""
+    """An observer that cannot be called is refused immediately, not at the first event."""
     made = bus()
     with pytest.raises(ArgumentTypeError, match=r"takes a function, not a int: write"):
         made.observe(3)
@@ -267,7 +267,7 @@ def test_an_observer_can_be_called() -> None:
 
 
 def test_an_observer_that_fails_is_told_no_more(capsys: Any) -> None:
-    """Who only watches ends no session: an error is logged, once."""
+    """An observer ends no session: its error is logged, once."""
 
     def fails(call: HookCall) -> None:
         raise OSError("full")

@@ -57,7 +57,7 @@ class Around(Wishing):
 
 
 def warned(capsys: Any, **plugins: Any) -> list[str]:
-    """Return what a check of these plugins warns about, without the clock."""
+    """Return the warnings of a check of these plugins, without the clock."""
     bus(**plugins).check_order()
     return [line.partition("] ")[2] for line in capsys.readouterr().err.splitlines()]
 
@@ -133,7 +133,7 @@ def test_a_circle_is_an_error_that_names_its_members(wishes: Any) -> None:
 
 
 def test_a_circle_in_runs_of_another_kind_is_found_as_early() -> None:
-    """Hooks that serve aux runs only are looked at before the first event, too."""
+    """Hooks that serve aux runs only are also checked before the first event."""
     made = Bus()
     for name, other in [("one", "two"), ("two", "one")]:
         hook = Wishing(before=other)
@@ -223,7 +223,7 @@ def test_events_with_the_same_trouble_are_told_in_one_line(capsys: Any) -> None:
 
 
 def test_wrappers_and_the_others_are_sorted_apart() -> None:
-    """What a wrapper and a hook wish of each other makes no circle."""
+    """The wishes of a wrapper and a hook about each other make no circle."""
     made = bus(one=Around(after="two"), two=Wishing(after="one"), three=Wishing())
     made.check_order()
     assert called(made) == ["two", "three"]

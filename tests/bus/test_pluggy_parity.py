@@ -85,13 +85,13 @@ class World:
         return (f"p{who}", value) if self.pairs else value
 
     def answers(self, *answers: Any) -> Any:
-        """Return what a wrapper is to return for these answers."""
+        """Return the expected result of a wrapper for these answers."""
         if self.first and not self.pairs:
             return next(iter(answers), None)
         return list(answers)
 
     def seen(self, result: Any) -> Any:
-        """Return what is in a result."""
+        """Return the contents of a result."""
         if not isinstance(result, list):
             return result
         answers = [value for _, value in result] if self.pairs else list(result)
@@ -180,7 +180,7 @@ def swallows(who: int, error: BaseException, new: Error) -> str:
     return f"{who} swallowed"
 
 
-# What it does when it is closed at a second yield; caught is what it swallowed before.
+# Its action when it is closed at a second yield; caught: the error it swallowed before.
 
 
 def closes(who: int, caught: BaseException | None, new: Error) -> None:
@@ -428,7 +428,7 @@ def test_a_stack_does_what_it_does_in_pluggy(case: tuple[Stack, bool, bool]) -> 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_great_many_stacks_do_what_they_do_in_pluggy() -> None:
-    """The same for many more stacks; and it says how many, on which pluggy."""
+    """Many more stacks behave alike; the test shows how many, on which pluggy."""
     tried: set[Any] = set()
 
     @settings(max_examples=FULL * 5 // 4)  # some come twice

@@ -143,7 +143,7 @@ class MeasuresIfDue(Measures):
 
 @pytest.mark.parametrize("sender", [Measures, MeasuresIfDue])
 def test_after_any_other_event_a_hook_is_asked_again(sender):
-    """What an event tells a hook may make it due earlier."""
+    """An event may make a hook due earlier."""
 
     class Listens(Waits):
         due = Due()
@@ -305,7 +305,7 @@ class Periodic(SessionRunHook):
 
 
 class Patient(Periodic):
-    """The same hook, which says when it is due."""
+    """A hook of this kind that says when it is due."""
 
     @hookimpl
     def next_due(self) -> Due:

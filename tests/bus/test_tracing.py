@@ -63,7 +63,7 @@ def test_without_a_step_there_is_no_share() -> None:
 
 
 def test_what_is_called_outside_steps_has_no_share() -> None:
-    """What an event at the end took is no part of the steps' time."""
+    """The time of an event at the end is no part of the steps' time."""
     tracer = taken(
         call("a", "begin", 0, 1.0),
         call("a", "before_run", 1, 1.0),
@@ -123,7 +123,7 @@ def test_a_session_reports_at_its_end(capsys: Any) -> None:
 
 
 def test_a_session_that_fails_reports_too(capsys: Any) -> None:
-    """What took the time is of interest after an error as well."""
+    """The slow parts are of interest after an error as well."""
     with pytest.raises(OSError):  # noqa: PT011
         trained(trace=True, fails=True)
     assert lines_in(capsys)

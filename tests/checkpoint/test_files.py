@@ -33,7 +33,7 @@ def test_a_record_is_that_of_the_file(sizes, tmp_path, monkeypatch):
 
 
 def test_a_value_that_changes_after_it_was_written_does_not_break_the_file(tmp_path):
-    """A training in another thread may change an array while a checkpoint is written."""
+    """A run in another thread may change an array while a checkpoint is written."""
     files, values = CheckpointFiles(tmp_path), np.zeros(3 * 2**20)
     with files.open("values") as file:
         file.write(values)

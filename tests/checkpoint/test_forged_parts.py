@@ -144,7 +144,7 @@ def outcome(train: Callable[[Path, int], int], directory: Path) -> str | int:
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Give the checkpoints of a training, the same ones each time."""
+    """Give the checkpoints of a run, the same ones each time."""
     made: dict[str, Path] = {}
 
     def saved(name: str) -> Path:

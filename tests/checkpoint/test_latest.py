@@ -37,7 +37,7 @@ def there(store):
 
 
 def test_it_gives_path_and_step_and_how_the_session_ended(tmp_path):
-    """What a session saved last is the newest."""
+    """The checkpoint that a session saved last is the newest."""
     run_steps(steps=3, directory=tmp_path, save_checkpoint_steps=2)
     newest = CheckpointInfo(tmp_path / "ckpt-3", 3, "completed")
     assert latest_checkpoint(tmp_path) == newest
@@ -169,7 +169,7 @@ run_steps(steps=60, directory=sys.argv[1], save_checkpoint_steps=1)
 
 
 def test_it_may_be_asked_while_another_process_saves(tmp_path):
-    """What it says is never a step back, though old checkpoints are being removed."""
+    """Its answer is never a step back, though old checkpoints are being removed."""
     writer = subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)])
     seen = [0]
     while writer.poll() is None:

@@ -108,7 +108,7 @@ def test_the_folder_of_failed_sessions_is_not_that_of_another_training(
 def test_a_linked_checkpoint_is_read_and_not_changed(
     opened, trained, killed, names, capsys
 ):
-    """It may be that of another training. Pruning removes the link alone."""
+    """It may be that of another run. Pruning removes the link alone."""
     trained("other", 2, error=None)
     before = content(Path("other"))
     Path("runs").mkdir()
@@ -159,7 +159,7 @@ def test_a_file_is_replaced_through_no_link(precious):
 
 @pytest.mark.parametrize("linked", ["export", "export/best"])
 def test_an_export_is_copied_into_no_linked_folder(linked, trained, names):
-    """Old copies would be removed there, and they may be checkpoints of a training."""
+    """Old copies would be removed there, and they may be checkpoints of a run."""
     trained("other/best", 4)
     before = content(Path("other"))
     Path(linked).parent.mkdir(exist_ok=True)

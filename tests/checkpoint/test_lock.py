@@ -53,7 +53,7 @@ def wait_for(path: Path) -> None:
 
 
 class BacksUp:
-    """Reads, copies and lists everything in the directory, as backups do."""
+    """Reads, copies and lists everything in the directory, like a backup."""
 
     def after_run(self):
         gone = FileNotFoundError, shutil.Error  # what another session removed meanwhile
@@ -210,7 +210,7 @@ def test_a_file_system_without_locks_is_used_with_a_warning(
 
 
 def test_another_error_of_the_lock_is_an_error_of_the_directory(opened, monkeypatch):
-    """What hookbus does not know to be harmless stops the run before its first step."""
+    """A mark that is not known to be harmless stops the run before its first step."""
 
     def flock(descriptor: int, operation: int) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
@@ -310,7 +310,7 @@ def test_checkpoints_of_another_training_are_not_mixed_with_those_of_a_renamed_o
         os.waitpid(other, 0)
     others, ended = names("runs"), Path("runs/outcome.json").read_bytes()
     for call in (lambda: session.run("train"), session.close):
-        with pytest.raises(hookbus.UsageError, match="another training has saved check"):
+        with pytest.raises(hookbus.UsageError, match="another training run has saved"):
             call()
     assert names("runs") == others
     assert others[-1] == "ckpt-9"

@@ -120,7 +120,7 @@ def saved(custom_loop: bool = False) -> list[int]:
 
 
 def read(directory: Path, custom_loop: bool) -> tuple[np.ndarray, float]:
-    """Return what a checkpoint holds, as a session restores it."""
+    """Return the contents of a checkpoint, as a session restores it."""
     model = Model(weights=np.zeros(3), rate=0.0)
     graph = None if custom_loop else model.graph()
     with MonitoredTrainingSession(graph, checkpoint_dir=directory, **QUIET) as session:
@@ -145,7 +145,7 @@ class At(SessionRunHook):
 
 @attrs.frozen
 class Situation:
-    """One training whose weights turn NaN at step 4.
+    """One run whose weights turn NaN at step 4.
 
     Attributes:
         every: steps between two checkpoints.
@@ -277,7 +277,7 @@ def test_a_state_that_came_poisoned_is_not_saved_again(fail):
 
 
 def test_a_recovery_goes_back_to_a_state_of_good_health():
-    """What is preempted between two saves forgets its NaN with the steps that are lost."""
+    """A session that is preempted between two saves forgets its NaN with the lost steps."""
 
     class Once(Model):
         def step(self, number, weights, rate):
@@ -294,7 +294,7 @@ def test_a_recovery_goes_back_to_a_state_of_good_health():
 @pytest.mark.parametrize("policy", ["warn", "quarantine:1"])
 @MODES
 def test_no_policy_for_errors_lets_it_be_saved(fail, policy):
-    """What nan-tensor raises on purpose is a verdict, and no failure of the hook."""
+    """The error of nan-tensor is a verdict, and no failure of the hook."""
     config = OFF.with_options("nan-tensor", fail_on_nan_loss=fail, on_error=policy)
     hooks = [CheckpointSaverHook(save_steps=2)]
     with contextlib.suppress(NanLossDuringTrainingError):

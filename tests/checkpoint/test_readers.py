@@ -84,7 +84,7 @@ def beside_a_trainer(directory, fetch, read, times):
 
 
 def graph():
-    """Return what an evaluation needs of the trainer's graph."""
+    """Return the parts of the trainer's graph that an evaluation needs."""
     graph = Graph()
     graph.variable("w", np.zeros(4))
     return graph

@@ -49,7 +49,7 @@ def steps(store):
 
 
 def test_a_checkpoint_is_a_directory_named_after_its_step(store):
-    """What was filled in lies in ckpt-STEP, beside a manifest, and nothing else does."""
+    """The new contents lie in ckpt-STEP with a manifest, and nothing else does."""
     path = put(store, 7)
     assert path == store.directory / "ckpt-7"
     assert sorted(p.name for p in path.iterdir()) == ["file", "manifest.json"]
@@ -124,7 +124,7 @@ def test_a_bad_one_is_reported_and_set_aside(store, capsys):
 
 
 def test_bad_ones_of_one_step_do_not_overwrite_each_other(store):
-    """Each bad checkpoint is kept under a name of its own, for whoever wants to look."""
+    """Each bad checkpoint is kept under its own name, so that it can be examined."""
     for content in ("one", "two", "three"):
         (put(store, 3) / "file").write_text(content)
         assert steps(store) == []
@@ -151,7 +151,7 @@ def test_a_file_in_the_place_of_a_checkpoint_is_bad(store):
 
 @pytest.mark.parametrize("error", [ValueError("no"), KeyboardInterrupt()])
 def test_an_error_while_writing_leaves_what_was_there(error, store):
-    """What fills a checkpoint may fail in any way: nothing of it stays."""
+    """A writer may fail in any way: nothing of the checkpoint stays."""
     put(store, 3, "old")
 
     def fill(files):
@@ -272,7 +272,7 @@ def test_clearing_leaves_a_replacement_of_a_later_version_alone(store):
 
 
 def test_clearing_removes_what_crashes_left(store):
-    """Temporary folders go, whoever left them; checkpoints and other files stay."""
+    """Temporary folders of any process go; checkpoints and other files stay."""
     put(store, 1)
     put(store, 2).rename(store.directory / "ckpt-2.bad")
     for name in ("ckpt-3.tmp-99999", "ckpt-0.gone-1", f"ckpt-5.tmp-{os.getpid()}"):

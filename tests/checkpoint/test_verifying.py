@@ -1,4 +1,4 @@
-"""`verify_checkpoint` tells whether the files of a checkpoint are as they were written."""
+"""`verify_checkpoint` checks that the files of a checkpoint are as they were written."""
 
 from __future__ import annotations
 

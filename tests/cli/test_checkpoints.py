@@ -34,7 +34,7 @@ def listed(*words: str) -> list[list[str]]:
 
 
 def document(*words: Any) -> dict[str, Any]:
-    """Return what the command prints for programs."""
+    """Return the output of the command for programs."""
     found: dict[str, Any] = json.loads(checkpoints(RUNS, *words, "--json")[1])
     return found
 

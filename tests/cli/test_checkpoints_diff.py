@@ -248,7 +248,7 @@ def test_bits_that_mean_the_same_numbers_are_told():
 
 
 def test_the_parts_of_all_ranks_are_compared():
-    """Of another number of ranks, too."""
+    """Also of another number of ranks."""
     draws = [{"tracked": {"draw": {"seed": n}}} for n in range(3)]
     write(1, draws[0], draws[1])
     write(2, draws[0], draws[2], draws[1])

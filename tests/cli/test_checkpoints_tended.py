@@ -31,7 +31,7 @@ KEPT = {"hookbus checkpoints": "asked for on the command line"}
 
 
 def kept() -> dict[int, dict[str, str]]:
-    """Return who keeps which step, and why."""
+    """Return the keepers of each step, with the reasons."""
     return {i.global_step: {**i.kept} for i in list_checkpoints(RUNS) if i.kept}
 
 
@@ -83,7 +83,7 @@ def test_keeping_twice_writes_once():
 
 
 def test_undo_lets_sessions_prune_again():
-    """What a hook keeps stays kept."""
+    """A checkpoint that a hook keeps stays kept."""
     train(KeepsHook(4))
     checkpoints(RUNS, "keep", 2, 4)
     assert checkpoints(RUNS, "keep", "--undo", 2, 4, 5) == (
@@ -181,8 +181,8 @@ def test_the_last_good_one_stays_without_force(words):
         path.write_text(path.read_text().replace("rate", "etar"))
     assert checkpoints(RUNS, "rm", *words) == (
         1,
-        "ERROR: runs would have no good checkpoint left from which a training goes on: "
-        "nothing was removed; --force removes the last one all the same\n",
+        "ERROR: runs would have no good checkpoint left from which a run goes on: "
+        "nothing was removed; --force removes the last one anyway\n",
     )
     assert names() == ["ckpt-0", "ckpt-2", "ckpt-4", "ckpt-5"]
     assert checkpoints(RUNS, "rm", "--force", *words)[0] == 0

@@ -37,7 +37,7 @@ def settings(*arguments: str) -> list[tuple[str, str, str]]:
 
 
 def test_the_longest_plugin_name_that_fits_owns_a_flag():
-    """What is left of the flag is the setting; nothing left is the main setting."""
+    """The rest of the flag is the setting; without a rest it is the main setting."""
     assert settings("--stop-at-step", "5") == [("stop-at-step", "", "5")]
     assert settings("--stop-at", "5") == [("stop", "at", "5")]
     assert settings("--stop-at-step-last-step=5") == [("stop-at-step", "last_step", "5")]

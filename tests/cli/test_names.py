@@ -1,4 +1,4 @@
-"""``hookbus run --names`` prints what names a training has, after one step."""
+"""``hookbus run --names`` prints what names a run has, after one step."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_graph_is_listed_by_role(hookbus, script):
 
 
 def test_a_training_that_has_begun_is_left_alone(hookbus, script):
-    """The names are those of a new training; the checkpoints stay as they are."""
+    """The names are those of a new run; the checkpoints stay as they are."""
     path = script(LOOP, before="")
     hookbus("run", "-q", "--stop-at-step", "3", path)
     before = {each: each.stat().st_mtime_ns for each in Path("runs").rglob("*")}

@@ -121,7 +121,7 @@ def test_one_name_becomes_all_names(spelled, hookbus, process):
 
 
 def test_each_kind_has_the_same_files_in_good_style(each):
-    """What a hook is like changes what its files say, and nothing else."""
+    """The kind of a hook changes the contents of its files, and nothing else."""
     assert tree(each) == FILES
     lint = [sys.executable, "-m", "ruff"]
     for command in (["check"], ["format", "--check"]):
@@ -298,7 +298,7 @@ def test_what_makes_no_sense_is_refused(arguments, message, hookbus):
 
 
 def test_a_folder_with_something_in_it_is_left_alone(hookbus):
-    """What lies there may be somebody's work; a file of that name, too."""
+    """Existing files may be somebody's work, and so may a file of that name."""
     Path("demo-hook").mkdir()
     Path("demo-hook/notes").touch()
     done = hookbus("new", "demo-hook")

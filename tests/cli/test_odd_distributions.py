@@ -14,7 +14,7 @@ from hookbus.testing import fake_dist
 from tests.support.commands import Done
 
 LOUD = "\x1b[31mred\x1b]0;title\x07\u202e"
-"""What a terminal would act on."""
+"""A text that a terminal would act on."""
 ENTRIES = {
     "loud": b"[hookbus]\nloud = fake_plain\n\x1b[2J = fake_plain\n",
     "gaps": b"[hookbus]\nno equals sign\ngaps = fake_plain\nempty =\n= fake_plain\n",
@@ -29,7 +29,7 @@ FOREIGN = {
     "bytes": bytes(range(256)),
     "brackets": b"[" * 10_000,
 }
-"""The same for distributions that have nothing to do with hookbus."""
+"""Odd contents of distributions that have nothing to do with hookbus."""
 PLAIN = "import hookbus\n\n@hookbus.hookimpl\ndef begin(): ...\n"
 COMMANDS = [
     ("--help",),
@@ -116,7 +116,7 @@ RAISES = {
     "MemoryError": ("raise MemoryError", 3),
     "RecursionError": ("def again(): again()\nagain()", 3),
 }
-"""What the import of a plugin raises: the code, and the exit code of a run."""
+"""Code that the import of a plugin raises in, and the exit code of a run."""
 
 
 @pytest.mark.parametrize("error", RAISES)

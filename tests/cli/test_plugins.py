@@ -85,7 +85,7 @@ def ship(site: Path, name: str, entries, modules, summary: str) -> None:
 
 
 def rows(done) -> dict[str, dict[str, str]]:
-    """Read what ``plugins --json`` prints."""
+    """Read the output of ``plugins --json``."""
     assert (done.returncode, done.stderr) == (0, "")
     told = json.loads(done.stdout)
     assert told["schema"] == 2
@@ -154,7 +154,7 @@ def test_plugins_of_one_distribution_have_summaries_of_their_own(hookbus, site):
 
 @pytest.mark.parametrize("flags", [[], ["-v"]])
 def test_plugins_writes_no_escape_sequence_of_metadata(flags, hookbus, site):
-    """What a terminal would act on is shown as it is spelled in Python."""
+    """Text that a terminal would act on is shown as it is spelled in Python."""
     entry = {"hookbus": {"rude": "fake_rude"}}
     summary = "Rings \x07 the bell \x1b]0;title\x1b\\."
     ship(site, "fake-rude", entry, {"fake_rude": ""}, summary)
@@ -174,7 +174,7 @@ def test_plugins_is_written_in_any_encoding(hookbus, site):
 
 
 def test_plugins_as_json(hookbus):
-    """The same for programs, with a schema number."""
+    """Programs get these rows with a schema number."""
     found = rows(hookbus("plugins", "--json"))
     assert list(found) == SHIPPED
     assert found["progress"] == {

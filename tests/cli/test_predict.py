@@ -192,7 +192,7 @@ def test_flags_of_plugins_act(trained, about, watcher):
 
 
 def test_a_name_may_be_as_long_as_names_can_be(trained, about):
-    """What is written meanwhile has a name of its own."""
+    """The unfinished file has its own name."""
     output = OUTPUT.with_name("x" * 255)
     assert about("predict", "--output", str(output)).returncode == 0
     assert [path.name for path in OUTPUT.parent.iterdir()] == [output.name]

@@ -70,7 +70,7 @@ PLAIN = {
     "code": ["-c", "import sys; print(__name__, sys.argv, sys.path[0])", "one"],
     "code, failing": ["-c", "import hookbus; hookbus.Graph().resolve('w')"],
 }
-"""What runs under Python without the command."""
+"""Programs that run under Python without the command."""
 SOME = ["run", "run, exiting", "train", "why", "script, failing", "script, exiting"]
 
 
@@ -106,5 +106,5 @@ def test_a_fork_prints_and_returns_what_a_new_process_does(
 
 
 def test_every_command_is_compared():
-    """So that a new one is, too."""
+    """So a new one is also compared."""
     assert {*COMMANDS} <= FLAGS.keys()

@@ -240,7 +240,7 @@ def test_a_session_that_is_stopped_is_a_success(hookbus, script):
 
 
 def test_a_script_without_a_session_is_a_success(hookbus, script):
-    """A script need not train."""
+    """A script does not have to train."""
     done = hookbus("run", script("print('hello')", before=""))
     assert (done.returncode, done.stdout, done.stderr) == (0, "hello\n", "")
 
@@ -338,7 +338,7 @@ with MonitoredTrainingSession(graph, hooks=[OuterHook()]) as session:
 
 @pytest.mark.parametrize(("flags", "shown"), [((), False), (("-v",), True)])
 def test_a_traceback_has_the_frames_of_the_user(flags, shown, hookbus, process, script):
-    """So have its causes, in Python's order; -v shows hookbus' frames between them, too.
+    """So have its causes, in Python's order; -v also shows hookbus' frames between them.
 
     From Python 3.13 on, the cause of an error in a group stands in the group.
     """
@@ -467,7 +467,7 @@ def test_a_plugin_that_misbehaves_after_steps_were_done_is_a_failed_run(
 
 
 def test_an_error_that_hookbus_raises_is_one_message(hookbus, script):
-    """What hookbus refuses is told without a traceback, with the line of the script."""
+    """A refusal is shown without a traceback, with the line of the script."""
     code = """
         with MonitoredTrainingSession(graph) as session:
             session.run("tran")
@@ -594,7 +594,7 @@ sys.exit(main())
     ],
 )
 def test_an_exit_with_success_hides_no_signal(code, number, exit_code, hookbus, script):
-    """`sys.exit(main())` is how scripts end; only another code of theirs is kept."""
+    """`sys.exit(main())` is how scripts end; only their other codes are kept."""
     stops = STOPS.format(f"os.kill(os.getpid(), signal.{number})")
     done = hookbus("run", script(stops + EXITS.format(code)))
     assert done.returncode == exit_code, done.stderr
@@ -627,7 +627,7 @@ def test_plugins_that_cannot_be_imported_are_told_all_at_once(hookbus, install, 
 
 
 def test_a_broken_plugin_that_is_blocked_harms_nobody(hookbus, install, script):
-    """What the message of a broken plugin advises does help."""
+    """The advice in the message of a broken plugin does help."""
     install("broken-one", "import no_such_module_anywhere")
     done = hookbus("run", "-p", "no:broken-one", script(LOOP))
     assert (done.returncode, done.stdout) == (0, "trained\n")

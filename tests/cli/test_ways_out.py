@@ -46,7 +46,7 @@ def test_the_scripts_own_exit_keeps_its_code(hookbus, script):
     ],
 )
 def test_the_way_out_that_is_told_is_one(flags, variables, way, hookbus, install, script):
-    """What the third line says to do lets the script run."""
+    """The way in the third line lets the script run."""
     install("weak", "raise OSError('gone')", "WeakHook")
     Path("weak.toml").write_text("plugins = ['weak']")
     done = hookbus("run", *flags, script(), **variables)

@@ -1,4 +1,4 @@
-"""``hookbus why DIRECTORY`` tells how a training ended, and with which hyperparameters."""
+"""``hookbus why DIRECTORY`` shows how a run ended, and with which hyperparameters."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def train_killed(params: Any) -> None:
 
 
 def why(*words: str) -> str:
-    """Return what the command prints about the directory."""
+    """Return the output of the command about the directory."""
     code, shown = run_here(["why", *words])
     assert code == 0, shown
     return shown
@@ -76,7 +76,7 @@ def test_it_shows_who_ended_a_training_and_why():
 
 
 def test_it_shows_the_arguments_of_a_script():
-    """What argparse has parsed, as ``hookbus run SCRIPT --lr 0.5`` gives it."""
+    """The arguments that argparse has parsed, as in ``hookbus run SCRIPT --lr 0.5``."""
     Path("train.py").write_text(
         "import argparse\n"
         "from hookbus import MonitoredTrainingSession\n"
@@ -114,7 +114,7 @@ def test_of_a_training_that_was_killed_only_the_manifest_is_read():
 
 
 def test_hyperparameters_that_are_too_long_for_a_manifest_are_read_elsewhere():
-    """A manifest stays short, and the checkpoint has them all the same."""
+    """A manifest stays short, and the checkpoint has them anyway."""
     train({})
     train_killed({"names": ["x" * 2**20]})
     manifest = Path("runs/ckpt-9/manifest.json").read_text()
@@ -195,6 +195,6 @@ def test_a_directory_that_does_not_exist_is_no_plugin():
 def test_its_name_is_needed():
     assert run_here(["why"]) == (
         4,
-        "ERROR: hookbus why needs the name of a plugin, or the directory of a training: "
+        "ERROR: hookbus why needs the name of a plugin, or the directory of a run: "
         "hookbus why NAME\n",
     )

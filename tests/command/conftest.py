@@ -54,7 +54,7 @@ with hookbus.MonitoredTrainingSession(graph, @) as session:
         print("step", file=sys.stderr)
 print(*["imported", *sorted(n for n in sys.modules if n.startswith(("fake_", "my_")))])
 """
-"""A training of two steps that tells which fake modules it ended up with."""
+"""A run of two steps that tells which fake modules it ended up with."""
 
 MODULE = """\
 import hookbus

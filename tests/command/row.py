@@ -65,14 +65,14 @@ class Row:
 
     @property
     def words(self) -> list[str]:
-        """What Python is started with, taken apart as a shell does."""
+        """The words with which Python is started, taken apart as by a shell."""
         script = ["train.py", *shlex.split(self.arguments)]
         if self.command == "python":
             return script
         return [*self.asking(self.command), *(script if self.command == "run" else [])]
 
     def asking(self, command: str) -> list[str]:
-        """Return what another command of hookbus is started with."""
+        """Return the words with which another command of hookbus is started."""
         return ["-m", "hookbus", *shlex.split(f"{command} {self.flags}")]
 
 

@@ -13,7 +13,7 @@ from tests.command.rows.mistakes import BLOCKING, NAMING, ORDERING, ROWS
 
 @pytest.mark.parametrize("row", parameters(ROWS))
 def test_a_mistake_is_told_before_the_first_step(row, process, write, script):
-    """Who, what and what to do; only where it may be meant does the run go on."""
+    """The error names plugin, fault and way out; a harmless one lets the run go on."""
     write(row.files)
     script("train.py", row.session, before="from my_hooks import *\n")
     done = process(*row.words, environment=row.env)

@@ -103,7 +103,7 @@ def shown(folders, process, script) -> Callable[[Sequence[str]], list[str]]:
 
 
 def test_a_run_calls_hooks_in_the_order_that_is_shown(shown):
-    """What `hookbus hooks` prints is what happens, event by event."""
+    """`hookbus hooks` prints the calls that really happen, event by event."""
     hooks, *_, ran = shown(FOLDERS)
     told = [line.split()[0:3:2] for line in hooks.splitlines()[1:] if line[:1].isalpha()]
     happened = [line.split() for line in ran.splitlines()]
@@ -144,14 +144,14 @@ def kept() -> list[str]:
 
 @pytest.fixture
 def expected(shown, kept) -> list[str]:
-    """Return what is shown with the folders in one order; it is asked for once."""
+    """Return the output with the folders in one order; it is asked for once."""
     kept[:] = kept or shown(FOLDERS)
     return kept
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_shuffled_folders_show_the_same(seed, shown, expected):
-    """The same bytes, whatever is found first."""
+    """Equal bytes, whatever is found first."""
     order = random.Random(seed).sample(FOLDERS, len(FOLDERS))
     assert shown(order) == expected
 

@@ -37,7 +37,7 @@ SITUATIONS = {
     "two dists, one name",
     "hook raises during the run",
 }
-"""What users of plugins run into, in one way or another; each has a row at least."""
+"""Problems that users of plugins meet, in one way or another; each has at least one row."""
 COMPLAINTS = {
     1: "a broken plugin takes the commands down that would remove it",
     2: "errors of plugins are swallowed",
@@ -55,7 +55,7 @@ COMPLAINTS = {
     14: "calls and implementations are not typed",
     15: "the overhead of events that come often",
 }
-"""What users of other tools complain about; each has a row that answers it."""
+"""Complaints of users of other tools; each has a row that answers it."""
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ SOME = [row for n, row in enumerate(ROWS) if row.situation or row.complaint or n
 
 @pytest.mark.parametrize("row", parameters(cases(SOME, ROWS)))
 def test_what_is_said_about_plugins_decides(row, start):
-    """Who is on, who is off and why, with which message and which exit code."""
+    """The plugins that are on and off with the reasons, the message and the exit code."""
     if row.verdicts:
         found = verdicts(start(row, *row.asking("plugins --json")))
         wrong = [name for name, said in row.verdicts.items() if differs(said, found[name])]
@@ -95,14 +95,14 @@ def test_what_is_said_about_plugins_decides(row, start):
 
 
 def verdicts(done: Any) -> Mapping[str, str]:
-    """Read what ``hookbus plugins --json`` says: plugin to status and reason."""
+    """Read the output of ``hookbus plugins --json``: plugin to status and reason."""
     assert done.returncode == 0, done.stderr
     rows = json.loads(done.stdout)["plugins"]
     return {row["name"]: f"{row['status']}: {row['why']}" for row in rows}
 
 
 def differs(expected: str, found: str) -> bool:
-    """Say whether a verdict is another than the row's, in which … stands for anything."""
+    """Return whether a verdict differs from the row's, in which … stands for anything."""
     return lacking((expected,), found, whole=True) != []
 
 

@@ -116,7 +116,7 @@ def test_a_mark_of_the_byte_order_is_passed_over(name):
 
 @pytest.mark.parametrize("name", ["pyproject.toml", "setup.cfg"])
 def test_a_mistake_in_a_file_that_does_not_count_is_no_error(name):
-    """What is ignored cannot stop a run."""
+    """An ignored file cannot stop a run."""
     write("hookbus.toml", "")
     write(name, "[tool:hookbus\n[[[ hookbus")
     assert (found().name, found().ignored) == ("hookbus.toml", ())
@@ -144,7 +144,7 @@ def test_the_usual_slip_in_setup_cfg_is_explained():
     ids=["table", "list", "date", "brackets", "braces", "digits", "hexadecimal"],
 )
 def test_a_value_without_a_text_form_is_refused(text, message):
-    """What a file says could have been said on the command line."""
+    """A setting of a file could also be given on the command line."""
     write("hookbus.toml", text)
     with pytest.raises(UsageError, match=message):
         found()

@@ -27,7 +27,7 @@ TRUE, FALSE = ["1", "true", "yes", "on"], ["0", "false", "no", "off"]
 
 
 def flag(field: str, text: Any, place: Place = Place.COMMAND) -> Setting:
-    """Return what ``--demo-FIELD TEXT`` gives."""
+    """Return the value that ``--demo-FIELD TEXT`` gives."""
     source = f"{flag_of('demo', field)} {text}" if field else f"--demo {text}"
     return Setting("demo", field, text, source, place)
 
@@ -146,7 +146,7 @@ def test_any_other_text_is_no_boolean(text):
 
 @given(st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False) | st.booleans())
 def test_numbers_survive_being_written_as_text(value):
-    """What Python prints for a value is read as that value."""
+    """Python's text of a value is read as that value."""
     field = {int: "steps", float: "rate", bool: "on"}[type(value)]
     assert getattr(build(Demo, "demo", [flag(field, str(value))]), field) == value
 

@@ -99,7 +99,7 @@ def told(plugin: str, *hooks: Any, settings: Mapping[str, Any], **session: Any) 
     try:
         hook = make(plugin, **settings)
     except HookbusError as error:
-        return f"{plugin}: {error}"  # whoever makes a hook sees which one it is
+        return f"{plugin}: {error}"  # the maker of a hook sees which one it is
     with pytest.raises(HookbusError) as caught:
         run_steps(*hooks, hook, **{"directory": "saved", "steps": 2, **session})
     return "\n".join([str(caught.value), *getattr(caught.value, "__notes__", ())])

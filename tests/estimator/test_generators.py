@@ -76,7 +76,7 @@ def drawn() -> Estimator:
 
 
 def test_looking_at_the_first_batch_draws_no_number():
-    """The model function is the first to draw, though the input draws, too."""
+    """The model function is the first to draw, though the input also draws."""
     built = []
 
     def model_fn(features, mode):

@@ -12,7 +12,7 @@ from tests.support.estimating import RUN, estimator, numbers
 
 @pytest.mark.parametrize("input_fn", [None, 5, [np.ones(2)], numbers(3)()], ids=type)
 def test_an_input_fn_is_a_function(input_fn):
-    """What it would return is not."""
+    """Its result would not be a function."""
     made = estimator().train(numbers(1))
     for call in made.train, made.evaluate, lambda given: list(made.predict(given)):
         with pytest.raises(TypeError, match="input_fn must be a function, given: "):
@@ -47,7 +47,7 @@ def test_an_input_fn_returns_an_iterable_of_batches(returned):
 
 @pytest.mark.parametrize("call", ["train", "evaluate", "predict"])
 def test_an_empty_input_is_refused(call):
-    """A training that does nothing is a mistake, as is a mean of nothing."""
+    """A run that does nothing is a mistake, as is a mean of nothing."""
     made = estimator().train(numbers(1))
     with pytest.raises(UsageError, match="input_fn gave no batch: its input is empty"):
         list(getattr(made, call)(lambda: iter([])))

@@ -298,7 +298,7 @@ def test_a_train_op_may_train_through_what_it_reads(form):
 
 @pytest.mark.parametrize("name", ["loss", "global_step"])
 def test_a_metric_of_a_name_that_is_taken_is_refused(name):
-    """A metric of hookbus.metrics, too."""
+    """Also a metric of hookbus.metrics."""
 
     def ops(graph):
         return {name: metrics.mean(graph.resolve("loss"))}

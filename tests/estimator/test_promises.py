@@ -103,7 +103,7 @@ def in_code(patch: pytest.MonkeyPatch, call: Callable[[Hooks], None]) -> WatchHo
 def switched_on(
     variable: str, text: str
 ) -> Callable[[pytest.MonkeyPatch, Callable[[Hooks], None]], WatchHook]:
-    """Return what has a call made with a hook switched on from outside."""
+    """Return a way to have a call made with a hook switched on from outside."""
 
     def switch(patch: pytest.MonkeyPatch, call: Callable[[Hooks], None]) -> WatchHook:
         patch.setattr(WatchHook, "made", [])
@@ -279,7 +279,7 @@ def test_no_flag_changes_what_is_promised(tmp_path):
 
 
 def test_a_saver_that_is_off_saves_nothing(monkeypatch):
-    """Training goes on all the same, to its end."""
+    """Training goes on anyway, to its end."""
     monkeypatch.setenv("HOOKBUS_PLUGINS", "no:checkpoint-saver")
     hook = WatchHook()
     estimator().train(numbers(9), [hook], steps=3)
@@ -307,7 +307,7 @@ def test_a_warm_start_begins_with_the_variables_of_another_model(source):
 
 
 def test_a_warm_start_comes_before_the_scaffold():
-    """What the scaffold of the model initializes has the last word."""
+    """The scaffold of the model has the last word about initial values."""
 
     def model_fn(features, mode):
         def init(scaffold, session):

@@ -1,4 +1,4 @@
-"""A training that was killed, and is called for again, ends as if nothing had been."""
+"""A run that is killed and called again ends like an undisturbed one."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ for line in sys.stdin:
 
 @attrs.frozen
 class Trained:
-    """What is left of a training.
+    """The results of a run.
 
     Attributes:
         step: the global step of its last checkpoint.
@@ -205,7 +205,7 @@ def run(tmp_path_factory) -> Iterator[Callable[..., tuple[int, int | None]]]:
 
 @pytest.fixture(scope="module")
 def uninterrupted(run, tmp_path_factory) -> Trained:
-    """What a training leaves that nothing comes between."""
+    """The results of a training run that nothing interrupts."""
     directory = tmp_path_factory.mktemp("uninterrupted") / "run"
     assert run(directory) == (0, 500)
     return Trained.of(directory)
@@ -416,7 +416,7 @@ def test_where_nothing_is_left_to_do_no_step_is_done(hook, ctrl_c):
 
 
 def test_another_number_of_steps_does_not_matter_to_a_call_that_goes_on():
-    """What was promised first is done."""
+    """The first promise is kept."""
     made = every_two()
     with pytest.raises(ZeroDivisionError, match="killed"):
         made.train(numbers(20), [FailsHook(5)], steps=7)
@@ -506,7 +506,7 @@ MOMENTS_BESIDE = [(step, when) for step in (4, 6) for when in ("evaluated", "exp
     "rule", [{"mode": "higher", "threshold": 5}, {"mode": "no_decrease", "patience": 4}]
 )
 def test_a_stop_by_evaluations_comes_at_the_step_at_which_it_would_have_come(at, rule):
-    """What a training goes on from is evaluated: its hooks were saved before they knew."""
+    """The checkpoint from which a run continues is evaluated: hooks did not know it yet."""
 
     def stops():
         return EarlyStoppingHook("done", from_evaluations=True, **rule)

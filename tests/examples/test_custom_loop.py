@@ -50,7 +50,7 @@ class Ended:
         return {event.step: event.value for event in events.Scalars(tag)}
 
     def steps(self, line):
-        """Return the steps of which log lines tell that begin with *line*."""
+        """Return the steps of the log lines that begin with *line*."""
         found = re.findall(rf"\] {line} +step=(\d+)", self.lines)
         return list(map(int, found))
 
@@ -116,7 +116,7 @@ def test_it_writes_summaries(under_all_flags):
 
 
 def test_it_shows_its_speed_and_how_far_it_is(under_all_flags):
-    """Steps per second are measured each tenth step; progress tells of every one."""
+    """Steps per second are measured each tenth step; progress counts every one."""
     assert under_all_flags.steps("speed") == [11, 21, 31, 41]
     assert under_all_flags.steps("progress") == list(range(1, 46))
 
@@ -185,7 +185,7 @@ def start_and(send, step, *flags, epochs):
 
 
 def content(ended):
-    """Return what the newest checkpoint holds of the loop, bit for bit.
+    """Return the loop's state in the newest checkpoint, bit for bit.
 
     Python's and NumPy's global generators are left out: the example uses neither.
     """
@@ -225,7 +225,7 @@ def test_a_run_that_is_killed_in_a_step_ends_where_an_undisturbed_one_does(
 def test_a_run_that_is_killed_at_any_moment_ends_where_an_undisturbed_one_does(
     undisturbed, kills
 ):
-    """The same from outside, once and again, wherever it is when the signal comes."""
+    """A signal from outside gives the same result, once and again, wherever it comes."""
     for step in kills:
         assert start_and(signal.SIGKILL, step, *FLAGS, epochs=16) == -signal.SIGKILL
     goes_on_as(undisturbed(16), epochs=16)

@@ -232,7 +232,7 @@ def test_a_run_that_is_killed_in_a_step_ends_where_an_undisturbed_one_does(kille
 def test_a_run_that_is_killed_at_any_moment_ends_where_an_undisturbed_one_does(
     kills: tuple[int, ...],
 ) -> None:
-    """The same from outside, once and again, wherever it is when the signal comes."""
+    """A signal from outside gives the same result, once and again, wherever it comes."""
     with disturbed(epochs=40):
         for step in kills:
             assert kill_after(step, *FLAGS, epochs=40) < 40 * BATCHES

@@ -61,7 +61,7 @@ def test_under_the_command_flags_act_on_its_training():
 
 @attrs.frozen
 class Commands:
-    """What the three commands said, one after the other, and the folder they ran in."""
+    """The output of the three commands, one after the other, and the folder they ran in."""
 
     train: subprocess.CompletedProcess[str]
     evaluate: subprocess.CompletedProcess[str]

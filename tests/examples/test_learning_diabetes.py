@@ -39,7 +39,7 @@ def outcome() -> dict:
 
 @pytest.mark.parametrize("command", [PLAIN, hookbus()], ids=["python", "hookbus run"])
 def test_it_learns_something(command):
-    """What was held out is predicted better than by a constant."""
+    """The held-out data is predicted better than by a constant."""
     error, variance = held_out(run(*command).stdout)
     assert error < 0.8 * variance
     assert outcome()["who"] == "learning.train()"

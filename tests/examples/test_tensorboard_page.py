@@ -1,4 +1,4 @@
-"""Tests what a user sees: TensorBoard's page of a training, in a browser."""
+"""Tests what a user sees: TensorBoard's page of a run, in a browser."""
 
 from __future__ import annotations
 

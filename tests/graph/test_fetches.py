@@ -137,7 +137,7 @@ class Triple(Pair):
 
 
 def containers(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    """Return what has *inner* in it, in each container that a fetch may be made of."""
+    """Return structures with *inner* in them, in each container that a fetch may have."""
     several = st.lists(inner, max_size=3)
     named = st.dictionaries(keys, inner, max_size=3)
     factories = st.sampled_from([list, int, None])
@@ -223,7 +223,7 @@ def test_different_requests_have_different_shapes(one: Any, other: Any) -> None:
 
 
 def test_structures_that_look_alike_have_different_shapes() -> None:
-    """What compares equal, or has equal parts, is told apart where the result differs."""
+    """Fetches that are equal, or in parts, are told apart if their results differ."""
     alike = [
         "a",
         ["a"],
@@ -404,7 +404,7 @@ def test_a_name_is_a_plain_str_whatever_its_class_does() -> None:
     ids=["long", "deep", "unreadable", "why"],
 )
 def test_a_refusal_is_short_whatever_the_fetch_is(wrong: Any, shown: str) -> None:
-    """What cannot be shown whole, or at all, is still refused with a message."""
+    """A fetch that cannot be shown whole, or at all, is still refused with a message."""
     with pytest.raises(FetchTypeError, match="cannot fetch") as info:
         shape_of(wrong)
     assert shown in str(info.value)

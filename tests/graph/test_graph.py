@@ -105,7 +105,7 @@ def test_a_node_shows_its_kind_and_name(graph: Graph) -> None:
 
 
 def test_metrics_are_loss_and_accuracy_where_they_exist(graph: Graph) -> None:
-    """What hooks watch by default: one node, a dict of loss, then accuracy."""
+    """The default of hooks: one node, a dict of loss, then accuracy."""
     assert graph.metrics is None
     graph.op(lambda: 0.9, name="accuracy")
     graph.op(lambda: 0.1, name="loss")
@@ -208,7 +208,7 @@ def test_the_array_namespace_has_a_reserved_name(graph: Graph) -> None:
 
 @pytest.mark.parametrize("name", ["", None, 3])
 def test_a_name_is_a_str_that_is_not_empty(graph: Graph, name: Any) -> None:
-    """What is no usable name is refused."""
+    """An unusable name is refused."""
     assert repr(name) in refused(GraphError, lambda: graph.placeholder(name))
 
 
@@ -237,7 +237,7 @@ def test_a_name_is_a_plain_str_whatever_its_class_does() -> None:
     ],
 )
 def test_arguments_of_an_op_are_names_and_nodes(graph, arguments, message) -> None:
-    """What is given in place of a name or a node is refused as it is."""
+    """An argument in place of a name or a node is refused as it is."""
     add = graph.train_op if "updates" in arguments else graph.op
     assert message in refused(
         GraphError, lambda: add(lambda x: x, **{"name": "op", **arguments})
@@ -264,7 +264,7 @@ def test_arguments_of_an_op_are_names_and_nodes(graph, arguments, message) -> No
     ],
 )
 def test_arguments_of_an_op_are_of_these_types(graph, method, arguments, message) -> None:
-    """What is given in place of a list or a dict is refused as it is."""
+    """An argument in place of a list or a dict is refused as it is."""
     first = {"node": "x"} if method == "wrap" else {"name": "op"}
     before = [*graph.nodes]
     add = getattr(graph, method)
@@ -453,7 +453,7 @@ def test_a_node_reads_what_its_parameters_found(graph: Graph) -> None:
 
 
 def test_the_array_namespace_is_no_node_that_is_read(graph: Graph) -> None:
-    """What an op reads are nodes of its graph."""
+    """An op reads nodes of its own graph."""
     assert graph.op(lambda xp, w: xp.abs(w), name="z").reads == ("w",)
 
 
@@ -520,7 +520,7 @@ def test_a_finalized_graph_is_a_runtime_error() -> None:
 
 
 def test_leaving_takes_back_nodes_and_finalization(graph: Graph) -> None:
-    """What a session's hooks added vanishes with it, and the graph is open again."""
+    """Nodes that a session's hooks added vanish with it, and the graph is open again."""
     graph.enter()
     graph.placeholder("derived")
     graph.finalize()
@@ -542,7 +542,7 @@ def test_leaving_keeps_a_graph_finalized_that_was(graph: Graph) -> None:
 
 
 def test_the_last_session_to_leave_takes_everything_back(graph: Graph) -> None:
-    """While another one runs the graph, its nodes stay, whoever added them."""
+    """While another one runs the graph, all its nodes stay."""
     graph.enter()
     graph.enter()
     graph.placeholder("derived")

@@ -74,7 +74,7 @@ def declare(graph: Graph, kind: str, name: Any, node: Any) -> None:
 
 
 def test_a_graph_that_declares_nothing_has_no_summaries(graph):
-    """There is no node then, as there is none of metrics."""
+    """There is no node then, and no metrics either."""
     graph.finalize()
     assert graph.summaries is None
     assert "hookbus.summaries" not in graph
@@ -134,7 +134,7 @@ def test_a_name_is_a_str_that_is_not_empty(graph, kind, name):
 @pytest.mark.parametrize("first", KINDS)
 @pytest.mark.parametrize("second", ["scalar", "text"])
 def test_no_two_summaries_share_a_name(graph, first, second):
-    """Not even of different kinds; the error tells of which kind there is one."""
+    """Not even of different kinds; the error names the kind that exists."""
     declare(graph, first, "x", "half")
     told = rf"^the graph has a {first} summary 'x' already$"
     with pytest.raises(DuplicateNodeError, match=told):
@@ -201,7 +201,7 @@ def test_a_declared_scalar_is_enough_for_metrics(graph, kind, is_metric):
 
 
 def test_a_scalar_called_loss_is_the_loss(graph):
-    """What a program shows as its loss is what hooks watch as such."""
+    """Hooks watch the loss that a program shows as its loss."""
     graph.op(lambda: 0.1, name="loss")
     graph.summary.scalar("loss", "half")
     assert EmbeddedSession(graph).run(graph.metrics) == {"loss": 0.5}
@@ -255,7 +255,7 @@ def test_what_nobody_asks_for_is_not_computed(graph):
 
 
 def test_a_node_is_computed_once_whoever_wants_it(graph):
-    """Declared twice, and wanted by the caller, too."""
+    """Declared twice, and also wanted by the caller."""
     computed = []
     graph.op(lambda: computed.append(1), name="costly")
     graph.summary.scalar("one", "costly")

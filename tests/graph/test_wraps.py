@@ -73,7 +73,7 @@ def test_wraps_compose_in_the_order_of_the_hooks():
 
 
 def test_a_wrap_reads_nodes_like_an_op():
-    """By the names of its further parameters, or by reads=; those may be wrapped, too."""
+    """By the names of its further parameters, or by reads=; those may also be wrapped."""
     hooks = (
         WrapHook("rate", lambda rate: rate * 3.0),
         WrapHook("x", lambda x, by, w: x + by + w, reads={"by": "rate"}),

@@ -29,7 +29,7 @@ ALONE = Config(autoload=False)
 
 
 class Events:
-    """What the renderer emits."""
+    """The events of the renderer."""
 
     @hookspec
     def rendered(self, frame: int, scale: float) -> None:
@@ -208,7 +208,7 @@ class Set(SessionRunHook):
 
 
 def test_each_plugin_is_configured_with_its_own_options() -> None:
-    """Who has options gets them, each its own; the others are not called."""
+    """Hooks with options get them, each its own; the others are not called."""
     hooks = [Set(), Set(), Set()]
     open_session(
         Member("a", hooks[0], "-p a", options={"every": 1}),
@@ -311,7 +311,7 @@ def test_a_function_called_without_a_bus_must_fit_its_event() -> None:
 @pytest.mark.parametrize("policy", ["raise", "warn"])
 @pytest.mark.parametrize("error", [SystemExit(0), SystemExit("no"), KeyboardInterrupt()])
 def test_who_ends_python_is_named(event: str, policy: str, error: BaseException) -> None:
-    """What is no Exception leaves whatever the policy, and bears the note of any other."""
+    """An error that is no Exception leaves whatever the policy, with the usual note."""
 
     def ends(self: Any) -> None:
         raise copy.copy(error)

@@ -147,7 +147,7 @@ def test_a_period_in_steps_goes_on_where_it_was_cut_short(ended: str | None) -> 
 def test_a_period_in_seconds_goes_on_without_the_pause(
     clock: Clock, ended: str | None
 ) -> None:
-    """What was left of it is left of it, however long nothing ran."""
+    """The rest of the period stays, however long nothing ran."""
     before = SecondOrStepTimer(every_secs=10)
     before.update_last_triggered_step(4)
     clock.now += 7
@@ -183,7 +183,7 @@ def test_a_timer_that_never_triggered_keeps_nothing(period: dict[str, float]) ->
 
 
 def test_the_state_of_a_period_in_steps_does_not_depend_on_the_clock(clock: Clock) -> None:
-    """Two trainings that do the same keep the same."""
+    """Two equal training runs keep equal checkpoints."""
     timer = SecondOrStepTimer(every_steps=10)
     timer.update_last_triggered_step(4)
     state = timer.state_dict()

@@ -57,7 +57,7 @@ def test_all_is_sorted_and_lists_each_public_name_once() -> None:
 
 
 def test_each_name_for_authors_of_backends_is_on_their_page() -> None:
-    """docs/reference/backends.md tells of every name in hookbus.backend."""
+    """docs/reference/backends.md has every name in hookbus.backend."""
     page = (ROOT.parent / "docs/reference/backends.md").read_text("utf-8")
     missing = [name for name in hookbus.backend.__all__ if f"`{name}`" not in page]
     assert missing == []

@@ -66,7 +66,7 @@ def test_the_core_keeps_its_contracts() -> None:
 
 
 def test_a_package_is_small_enough_to_read() -> None:
-    """It has at most eleven modules, the top one, too; each command has one of its own."""
+    """It has at most eleven modules, even at the top; each command has its own module."""
     core = ROOT / "hookbus"
     counts = {
         package.parent.name: len([*package.parent.glob("*.py")]) - 1

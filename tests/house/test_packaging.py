@@ -218,7 +218,7 @@ def test_all_plugins_are_described_in_one_shape(setup):
 
 
 def test_all_plugins_share_version_licence_and_python(any_folder):
-    """What is not a plugin's own is the same in every setup.cfg, and in the core's."""
+    """The shared lines are alike in every setup.cfg, and in the core's."""
     setup = read(any_folder / "setup.cfg")
     model = read(FOLDERS[0] / "setup.cfg")
     core = read(ROOT / "setup.cfg")

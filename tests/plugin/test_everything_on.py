@@ -61,7 +61,7 @@ TRAINERS = {
 
 @attrs.define
 class Trained:
-    """What came of a training.
+    """The results of a run.
 
     Attributes:
         losses: one a step.
@@ -243,7 +243,7 @@ def every_hook(evaluate: Callable[[Any], dict[str, float]], **fed: Any) -> list[
 
 @attrs.frozen(eq=False)
 class Both:
-    """A training without a hook, and the same with all of them.
+    """A run without a hook, and the same with all of them.
 
     Attributes:
         bare: what came of the one.
@@ -330,7 +330,7 @@ SAID = {
     "final values": 1,
     "waiting for the global step before training": 1,
 }
-"""What is logged to how many times."""
+"""The log events, with the number of their lines."""
 
 ASKED = {"early-stopping": 22, "feed-fn": 150, "nan-tensor": 150, "summary-saver": 5}
 """Plugin to the number of runs in which it wanted something."""

@@ -22,6 +22,6 @@ def test_a_plugin_trains_like_the_loop_by_hand(row, site, tmp_path):
 @pytest.mark.parametrize("first", cases([10], range(1, 11)))
 @pytest.mark.parametrize(("row", "site", "number"), cuts_of(NUMPY)[:: cases(3, 1)])
 def test_cut_at_every_tenth_batch_it_ends_the_same(row, site, number, first, tmp_path):
-    """What hooks need is in the checkpoints from which the next processes resume."""
+    """The checkpoints from which the next processes resume have all that hooks need."""
     _, values = row.train_cut(site, tmp_path, range(first, BATCHES + 1, 10), number)
     assert values == row.plainly(site)

@@ -1,4 +1,4 @@
-"""Tests that a hook which was never due says so when a training ends."""
+"""Tests that a hook which was never due says so when a run ends."""
 
 from __future__ import annotations
 

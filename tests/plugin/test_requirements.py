@@ -61,7 +61,7 @@ def test_a_requirement_of_an_extra_does_not_count():
 @pytest.mark.parametrize("state", ["on", "unsaid"])
 @pytest.mark.parametrize("text", ["hookbus-clock>=0.4", "hookbus_clock", "clock<1"])
 def test_a_required_plugin_that_is_there(text, state):
-    """By the name of its distribution or its own; it need not be switched on yet."""
+    """By the name of its distribution or its own; it may be off so far."""
     check_required([(text, "tox.ini:2")], {"clock": verdict(state)})
 
 
@@ -99,7 +99,7 @@ except PluginError as error:
 
 @pytest.mark.parametrize(("wanted", "fits"), [(">=0.1", True), (">=0.9", False)])
 def test_a_preview_of_hookbus_is_a_version_as_any(fake_dist, wanted, fits):
-    """Who tries a release candidate keeps the plugins that it is for."""
+    """A user of a release candidate keeps the plugins that it is for."""
     fake_dist("hookbus", {}, version="0.9rc1")
     entries = {"hookbus": {"clock": "no_clock:ClockHook"}}
     fake_dist("hookbus-clock", entries, requires=[f"hookbus{wanted}"])

@@ -125,7 +125,7 @@ def test_a_module_plugin_takes_part_with_its_functions(install):
 
 
 def test_each_session_has_hook_instances_of_its_own(install):
-    """What one session's hook has counted is not in the next session's."""
+    """The counts of one session's hook are not in the next session's."""
     install("counter", CLASS, "FakeHook")
     one, two = (members(config("counter", size="5"), "train", {}) for _ in range(2))
     assert one[0].plugin is not two[0].plugin
@@ -280,7 +280,7 @@ def test_aux_runs_reach_only_plugins_that_declare_them(install, kinds, runs):
     ],
 )
 def test_a_hook_in_code_sees_its_sessions_kind_and_those_it_declares(declared, seen):
-    """An object in ``hooks=`` that declares aux sees aux runs, as a plugin does."""
+    """An object in ``hooks=`` that declares aux sees aux runs, like a plugin."""
     kinds = []
 
     class MineHook(SessionRunHook):
@@ -346,7 +346,7 @@ def test_of_two_policies_from_one_place_the_last_counts(install):
 
 
 def test_importing_a_plugin_takes_no_number_from_a_seeded_program(install):
-    """What it draws for itself at its import is put back."""
+    """The numbers that it draws for itself at its import are put back."""
     install("drawing", f"import random\nDRAWN = random.random()\n{CLASS}", "FakeHook")
     random.seed(7)
     wanted = random.random()

@@ -222,7 +222,7 @@ def test_two_distributions_with_a_plugin_of_one_name_are_an_error(site):
 
 
 def test_a_distribution_that_is_found_twice_counts_once(site, tmp_path_factory):
-    """The same distribution on two places of the path is no conflict."""
+    """One distribution in two places of the path is no conflict."""
     other = tmp_path_factory.mktemp("other")
     for folder in (site, other):
         fake_dist(folder, "one", {"hookbus": {"zebra": "no_one"}})

@@ -161,7 +161,7 @@ def test_a_stop_waits_and_writes_the_last_one_at_once(gate):
 
 @pytest.mark.parametrize("wait", [True, False], ids=["next step", "end"])
 def test_an_error_of_the_disk_reaches_the_loop_or_its_end(wait, gate):
-    """What was saved stays good. At its end the session still tries to save its state."""
+    """The saved state stays good. At its end the session still tries to save its state."""
     gate.error = OSError(28, "No space left on device")
     steps = 0
 

@@ -1,4 +1,4 @@
-"""Kills trainings that save in the background: they end as if nothing had been."""
+"""Kills training runs that save in the background: they end as if nothing had been."""
 
 from __future__ import annotations
 

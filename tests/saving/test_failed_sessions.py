@@ -183,7 +183,7 @@ def test_a_hook_may_refuse_it(opened, tmp_path, capsys):
 
 
 def test_an_error_while_it_is_saved_is_a_note_on_the_first(opened, tmp_path, capsys):
-    """What has gone wrong first is what the caller sees."""
+    """The caller sees the first error."""
 
     class Breaks(SessionRunHook):
         def state_dict(self) -> Any:

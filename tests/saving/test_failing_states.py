@@ -49,7 +49,7 @@ class Counter(SessionRunHook):
 
 
 def kept(trained, directory) -> dict[str, int]:
-    """Return what a session that goes on from here gives the hook."""
+    """Return the state that the hook gets in a session that continues from here."""
     reader = Counter()
     trained(directory, 0, reader)
     return reader.state
@@ -129,7 +129,7 @@ def test_after_a_recovery_a_hook_gets_its_state_again(tmp_path, opened, trained)
 
 
 def test_after_a_recovery_a_hook_that_is_off_gets_nothing(tmp_path, opened, trained):
-    """What is kept for it is still its last good state."""
+    """Its last good state is still kept for it."""
     trained(tmp_path, 3, Counter())
     hook = Counter("after_run", policy="quarantine:1")
     unlucky = iter([None, AbortedError("gone")])

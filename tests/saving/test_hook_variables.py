@@ -103,7 +103,7 @@ def test_a_variable_that_the_hook_gave_up_is_left(tmp_path, trained, lines):
 
 
 def test_the_users_own_variables_must_still_match(tmp_path, trained, opened, counting):
-    """What belongs to no hook is refused, and only that is named."""
+    """A variable that belongs to no hook is refused, and only that is named."""
     trained(tmp_path, 1, AverageHook())
     graph = counting()
     graph.variable("bias", 0.0)
@@ -124,7 +124,7 @@ def test_a_hooks_variable_of_another_shape_is_refused(tmp_path, trained, opened)
 
 
 def test_a_users_variable_may_become_that_of_a_hook(tmp_path, trained, counting):
-    """Variables are matched by name, whoever adds them."""
+    """Variables are matched by name, whichever hook adds them."""
     graph = counting()
     graph.variable("average/w", np.full(4, 7.0))
     trained(tmp_path, 1, graph=graph)
@@ -153,7 +153,7 @@ def test_a_checkpoint_that_names_no_owner_is_restored(tmp_path, trained, opened)
 
 
 def test_an_evaluation_takes_part_with_hooks_of_its_own(tmp_path, trained, lines):
-    """It restores what it has, and no line tells of what training hooks left."""
+    """It restores what it has, and no line mentions the leftovers of training hooks."""
     trained(tmp_path, 2, AverageHook())
     lines.clear()
     graph = hookbus.Graph()
@@ -176,7 +176,7 @@ def test_an_evaluation_takes_part_with_hooks_of_its_own(tmp_path, trained, lines
 
 
 def test_a_custom_loop_resumes_without_the_hook(tmp_path, lines):
-    """A hook may add variables to its empty graph, too."""
+    """A hook may also add variables to its empty graph."""
 
     class Counts(SessionRunHook):
         def begin(self, graph):

@@ -1,4 +1,4 @@
-"""Tests where the input goes on: at its position, or anew if a finished training is to."""
+"""Tests where the input goes on: at its position, or anew if a finished run is to."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Stopper(hookbus.SessionRunHook):
 
 
 def next_batch(opened, directory, counting, length=10, again=True):
-    """Return what the next session's first run reads; None if the input has ended."""
+    """Return the value that the next session's first run reads; None after the end."""
     parts = {"save_checkpoint_steps": 0, "again": again}
     with opened(directory, graph=counting(length), **parts) as session:
         session.run("train")
@@ -28,7 +28,7 @@ def next_batch(opened, directory, counting, length=10, again=True):
 
 
 def test_after_a_crash_the_position_comes_back(tmp_path, killed, opened, counting):
-    """The next session reads on behind the newest checkpoint."""
+    """The next session reads on after the newest checkpoint."""
     killed(tmp_path, 4, graph=counting(10), save_checkpoint_steps=3)
     assert next_batch(opened, tmp_path, counting) == 3
 
@@ -45,7 +45,7 @@ def test_after_a_stop_the_position_comes_back(tmp_path, opened, counting):
 def test_after_the_end_of_input_a_new_pass_begins_only_if_told(
     again, tmp_path, opened, counting
 ):
-    """A training that has read all its data has nothing to do."""
+    """A run that has read all its data has nothing to do."""
     with opened(tmp_path, graph=counting(10)) as session:
         list(session.loop())
     assert (session.outcome.kind, session.global_step) == ("end_of_input", 10)
@@ -171,7 +171,7 @@ def test_writes_at_the_end_do_not_move_the_position(event, tmp_path, opened, cou
 
 
 def test_training_after_a_stop_moves_the_position(tmp_path, opened, counting):
-    """What is trained on after the stop is not read again."""
+    """Values that are trained on after the stop are not read again."""
     with opened(tmp_path, Stopper(4), graph=counting(10)) as session:
         list(session.loop())
         session.run("train", kind="aux")

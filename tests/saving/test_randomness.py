@@ -163,7 +163,7 @@ def train_to_the_end(opened, directory, fail=lambda step: None):
 
 @pytest.fixture
 def uninterrupted(tmp_path, opened):
-    """What training gives that nothing cuts short."""
+    """The result of training that nothing cuts short."""
     return train_to_the_end(opened, tmp_path / "uninterrupted")
 
 

@@ -67,7 +67,7 @@ def left(opened, tmp_path):
 
 
 def kept_in(text: str) -> list[tuple[str, str]]:
-    """Return who kept a checkpoint, and why, from a log."""
+    """Return the keepers of a checkpoint and their reasons, from a log."""
     return re.findall(r"checkpoint kept .* by=(\S+) why='(.*)'", text)
 
 
@@ -226,7 +226,7 @@ def test_what_a_failed_run_asked_to_keep_is_not_kept(opened, tmp_path):
 
 
 def test_one_of_a_later_version_is_not_pruned(left, tmp_path, names):
-    """This version cannot tell whether it is kept for good. A damaged one goes."""
+    """This version cannot know if it is kept for good. A damaged one goes."""
     left(Keeper(most=0), steps=3)
     (tmp_path / "ckpt-1" / "state.json").unlink()
     later = attrs.evolve(Manifest.read(tmp_path / "ckpt-2"), format=2)

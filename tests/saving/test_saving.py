@@ -45,7 +45,7 @@ class Stateful(hookbus.SessionRunHook):
 
 
 def kept_state(directory, step):
-    """Return what a checkpoint holds besides arrays."""
+    """Return the contents of a checkpoint other than arrays."""
     return json.loads((directory / f"ckpt-{step}" / "state.json").read_text())
 
 
@@ -75,7 +75,7 @@ def test_a_checkpoint_holds_every_hooks_state_after_the_step(place, tmp_path, op
 
 
 def test_the_last_checkpoint_is_written_after_every_end(tmp_path, trained):
-    """What a hook does in its end() is in the checkpoint."""
+    """The effects of a hook's end() are in the checkpoint."""
 
     class Finisher(Stateful):
         def end(self):
@@ -240,7 +240,7 @@ def test_a_directory_that_cannot_be_written_is_told_before_the_first_step(tmp_pa
 
 
 def test_without_the_saver_nothing_is_saved(tmp_path, opened, names):
-    """-p no:checkpoint-saver means that no checkpoint is written, whoever asks."""
+    """-p no:checkpoint-saver means that no checkpoint is written, whichever party asks."""
     config = hookbus.Config(autoload=False).with_plugins("no:checkpoint-saver")
     with opened(tmp_path, Asker(), config=config) as session:
         session.run("train")
@@ -335,7 +335,7 @@ class Counter(Asker):
 
 @pytest.mark.parametrize("asks", [True, False], ids=["asked", "at the end"])
 def test_a_hooks_state_that_changed_is_saved_at_the_same_step(asks, tmp_path, opened):
-    """Runs that advance no step change hooks; their states are saved all the same."""
+    """Runs that advance no step change hooks; their states are saved anyway."""
     hook = Counter(asks)
     with opened(tmp_path, hook) as session:
         session.run("train")

@@ -158,7 +158,7 @@ def test_a_graph_has_variables_and_no_such_object():
 
 
 def test_it_takes_no_lock_and_waits_for_none():
-    """A training that saves meanwhile neither sees it nor stops it."""
+    """A run that saves meanwhile neither sees it nor stops it."""
     model = Model()
     with MonitoredTrainingSession(checkpoint_dir=RUNS, config=QUIET) as session:
         session.track(model=model)

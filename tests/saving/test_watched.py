@@ -1,4 +1,4 @@
-"""A hook tells whether its saved state is about the value that it watches."""
+"""A hook finds out whether its saved state is about the value that it watches."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def test_an_assignment_before_a_run_is_committed_with_its_updates():
 
 
 def test_an_assignment_after_a_run_is_there_before_the_next():
-    """What ``after_run`` assigns comes on top of the run's own updates."""
+    """Assignments of ``after_run`` come on top of the run's own updates."""
     with session_of(two_variables(), Assigns({"w": 100.0}, "after")) as session:
         assert session.run(["w", "train"])[0] == 10.0
         assert session.run(["w", "train"])[0] == 100.0
@@ -135,7 +135,7 @@ class Reads(SessionRunHook):
 
 
 def test_an_assignment_before_a_run_that_counts_at_once_is_read_by_the_run():
-    """By later hooks, too; the train op updates what the hook has written."""
+    """Also by later hooks; the train op updates the value that the hook has written."""
     early, late = Reads("w"), Reads("w")
     hooks = [early, Assigns({"v": 5.0, "w": 0.0}, "before", now=True), late]
     with session_of(two_variables(), *hooks) as session:
@@ -146,7 +146,7 @@ def test_an_assignment_before_a_run_that_counts_at_once_is_read_by_the_run():
 
 
 def test_an_assignment_after_a_run_that_counts_at_once_is_read_by_later_hooks():
-    """What they have fetched is of the run."""
+    """Their fetches are of the run."""
     late = Reads("w")
     with session_of(
         two_variables(), Assigns({"w": 0.0}, "after", now=True), late

@@ -139,7 +139,7 @@ def test_the_first_run_of_a_graph_reads_what_hooks_assign(now):
 
 @pytest.mark.parametrize("kind", ["stopped", "preempted"])
 def test_a_stop_ends_the_session_before_the_body_of_the_first_step(kind):
-    """In the middle of a pass, too; the next session goes on there."""
+    """Also in the middle of a pass; the next session goes on there."""
     loop(steps=3)
     stop = ReadyHook(does=lambda context: context.request_stop("bad", kind, "early"))
     seen: list[float] = []
@@ -286,7 +286,7 @@ class BackHook(SessionRunHook):
 
 @pytest.mark.parametrize("graph", [False, True])
 def test_after_a_roll_back_it_comes_again(graph):
-    """What a hook sets before training holds in the repeated steps, too."""
+    """A value that a hook sets before training also holds in the repeated steps."""
     name = "w" if graph else "model.w"
     hook = ReadyHook(name)
     if graph:

@@ -57,7 +57,7 @@ def test_a_training_saves_there_and_resumes_from_there(given, elsewhere):
 
 
 def test_a_saver_of_the_program_saves_there(elsewhere):
-    """The hook has a directory of its own, which the flag replaces, too."""
+    """The flag also replaces the hook's own directory."""
     saver = CheckpointSaverHook("own", save_steps=1)
     train(elsewhere, "own", hooks=[saver], save_checkpoint_secs=None)
     assert (saved("other"), Path("own").exists()) == (2, False)

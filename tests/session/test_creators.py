@@ -77,7 +77,7 @@ def trained(runs: int, *hooks: Any) -> None:
 
 @pytest.mark.parametrize("cls", [ChiefSessionCreator, WorkerSessionCreator])
 def test_a_creator_may_make_backend_sessions_of_another_class(cls):
-    """What ``backend=`` makes of the graph is what runs."""
+    """The session that ``backend=`` makes of the graph runs."""
 
     class Doubled(EmbeddedSession):
         def variables(self):
@@ -182,7 +182,7 @@ def test_a_named_checkpoint_that_is_damaged_is_an_error(damage):
 
 
 def test_a_named_checkpoint_of_another_graph_is_an_error():
-    """What differs is listed."""
+    """Differences are listed."""
     trained(1)
     graph = Graph()
     graph.variable("weights", 0.0)

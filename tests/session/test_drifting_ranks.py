@@ -51,7 +51,7 @@ def in_a_graph(does: Callable[[Any], None], event: str) -> int:
 
 
 def outcomes(train: Callable[[int], Any]) -> list[Any]:
-    """Return what each of two ranks returned, or how it failed."""
+    """Return the result of each of two ranks, or its error."""
 
     def run(rank: int) -> Any:
         try:

@@ -228,7 +228,7 @@ class AskHook(SessionRunHook):
 
 
 def test_feeds_and_options_reach_the_loop() -> None:
-    """What hooks feed is in the request, and the loop fills in the record of the run."""
+    """The request has the feeds of hooks, and the loop fills in the record of the run."""
     hook = AskHook()
     driven = driven_by(hook, serves={"feed"})
     engine = start(driven)
@@ -454,7 +454,7 @@ def test_an_error_reaches_the_hooks() -> None:
 
 
 def test_an_error_of_a_hook_is_that_of_the_loop() -> None:
-    """What a hook raises leaves the method; given to ``failed``, the outcome names it."""
+    """A hook's error leaves the method; given to ``failed``, the outcome names it."""
     driven = driven_by(NanTensorHook("double"))
     engine = start(driven)
     engine.write({"w": float("nan")})

@@ -46,7 +46,7 @@ ENDS = [
     (SystemExit("no disk"), True, "on_exception", "failed"),
     (KeyboardInterrupt(), True, "on_exception", "interrupted"),
     (ValueError("broken"), True, "on_exception", "failed"),
-    # The session raises these itself, after a stop or a signal. Here there is none.
+    # The session raises these itself, after a stop or a signal. Here neither comes.
     (hookbus.errors.SessionInterruptedError("no signal"), True, "on_exception", "failed"),
     (hookbus.errors.SessionStoppedError("no stop"), True, "on_exception", "failed"),
 ]
@@ -149,7 +149,7 @@ def written() -> dict[str, Any]:
 @pytest.mark.parametrize(("error", "leaves", "event", "kind"), ENDS, ids=NAMES)
 @pytest.mark.parametrize("place", PLACES)
 def test_every_way_to_end(place, error, leaves, event, kind):
-    """What reaches the block's exit decides once, wherever it was raised."""
+    """The error that reaches the block's exit decides once, wherever it was raised."""
     calls: list[str] = []
     error = error and type(error)(*error.args)
     hooks = trio(calls, **({place: error} if place.endswith("_run") else {}))
@@ -385,7 +385,7 @@ def test_a_generator_that_is_closed_has_completed():
 
 
 def test_a_failure_after_a_stop_is_a_failure():
-    """What reaches the exit decides, also when a hook had asked to stop before."""
+    """The error at the exit decides, also when a hook had asked to stop before."""
 
     class Stops(SessionRunHook):
         def after_run(self, run_context):

@@ -125,7 +125,7 @@ def test_a_loop_that_resumes_does_not_repeat_it(tmp_path):
 def test_train_and_evaluate_gives_the_training_s_hooks_the_session_of_the_evaluation(
     tmp_path,
 ):
-    """What they write into it is evaluated; the training goes on with its own values."""
+    """Values that they write into it are evaluated; the training continues with its own."""
 
     def model_fn(features, mode):
         graph = features.graph

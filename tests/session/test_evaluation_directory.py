@@ -145,7 +145,7 @@ def test_the_directory_is_given_in_one_place(trained):
 
 
 def test_a_directory_is_a_path(trained):
-    """A number is none."""
+    """A number is not a directory."""
     with pytest.raises(ArgumentTypeError, match="checkpoint_dir must be a path, given: 3"):
         opened("eval", checkpoint_dir=3)
 

@@ -169,7 +169,7 @@ def test_a_graph_tells_who_added_a_node():
 
 
 def test_a_wrapper_owns_what_it_adds():
-    """What a wrapper of begin adds after the other hooks' begin is the wrapper's."""
+    """Nodes that a wrapper of begin adds after the other hooks' begin are the wrapper's."""
     seen = {}
 
     class Wraps:

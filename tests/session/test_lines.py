@@ -146,7 +146,7 @@ def test_a_line_that_a_hook_logs_there_is_not_sent():
 
 
 def test_lines_of_other_threads_are_left_out():
-    """A hook need not be safe to be called in several threads."""
+    """A hook may be unsafe to call in several threads."""
 
     class ThreadHook(SessionRunHook):
         def after_run(self) -> None:
@@ -241,7 +241,7 @@ def test_an_error_of_a_hook_ends_the_session_where_the_line_is_logged():
 
 
 def test_a_custom_loop_sends_lines_to_the_session_of_its_thread():
-    """Those of the program, too."""
+    """Also those of the program."""
     hook = LinesHook()
     with MonitoredSession(hooks=[hook], config=OFF) as session:
         with session.step():

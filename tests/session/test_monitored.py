@@ -231,7 +231,7 @@ def test_an_aux_run_is_allowed_after_a_stop_and_reaches_no_train_hook():
 
 
 def test_a_stop_asked_for_in_a_run_that_fails_is_lost():
-    """What hooks asked for in a run that the caller saw fail has no effect later."""
+    """Requests of hooks in a run that the caller saw fail have no effect later."""
 
     class FailsOnce(SessionRunHook):
         def after_run(self, run_context):
@@ -261,7 +261,7 @@ def test_a_stop_of_the_coordinator_ends_the_loop_but_blocks_no_run():
 
 
 def test_an_error_in_a_thread_comes_out_of_close():
-    """What a thread reported is raised at the end, and ends the session as failed."""
+    """The error of a thread is raised at the end, and ends the session as failed."""
     trace: list[str] = []
 
     class Reader(SessionRunHook):
@@ -322,7 +322,7 @@ def test_loop_runs_all_train_ops_until_a_hook_stops():
 
 
 def test_loop_ends_with_the_input_and_stays_in_the_block():
-    """The end of input is no error there; code behind the loop goes on."""
+    """The end of input is no error there; code after the loop goes on."""
     with session_of(graph=counting_graph(3)) as session:
         assert list(session.loop()) == [None] * 3
         assert session.should_stop()

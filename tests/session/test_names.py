@@ -85,7 +85,7 @@ def test_nodes_that_hookbus_adds_for_itself_are_no_names():
 
 
 def test_a_custom_loop_has_reports_states_and_inputs():
-    """What the last step reported is a report; a name that nobody reports is none."""
+    """A value of the last step is a report; a name that nobody reports is not."""
     model = {"w": np.zeros(2), "layers": [0.5]}
     with MonitoredSession(config=QUIET) as session:
         session.track(model=model)

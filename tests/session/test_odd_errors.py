@@ -68,7 +68,7 @@ class FrozenDataError(Exception):
 
 @attrs.frozen
 class FrozenAttrsError(Exception):
-    """The same by attrs."""
+    """The class with attrs."""
 
     code: int = 7
 
@@ -214,7 +214,7 @@ def test_any_error_can_be_a_value_of_a_log_line(log_format, make, capfd):
 
 @pytest.mark.parametrize("make", ODD)
 def test_any_error_takes_a_note_and_names_its_culprit(make):
-    """A frozen class keeps its notes, too."""
+    """A frozen class also keeps its notes."""
     error = make()
     assert left_by(error, "before_run") == "itself"
     assert culprit_of(error) == "watch"

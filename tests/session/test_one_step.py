@@ -1,4 +1,4 @@
-"""A step does the same whether it is compiled or not, and in each form of a training.
+"""A step does the same whether it is compiled or not, and in each form of training.
 
 Random programs are run with hooks in all their ways; see ``tests/support/programs.py``.
 COMPARISON_CASES sets how many programs all tests of this file try together.
@@ -40,7 +40,7 @@ def _settings(tmp_path_factory) -> Iterator[None]:
 
 
 Seen: TypeAlias = tuple[list[Any], list[Any]]
-"""What hooks and the caller have seen, and the lines of the log."""
+"""The values that hooks and the caller have seen, and the lines of the log."""
 UNEQUAL = frozenset({"path", "checkpoint", "secs", "share", "most"})
 """The parts of log lines that tell places and times."""
 
@@ -152,7 +152,7 @@ def test_hooks_see_the_same_in_each_form(way, part, record_property):
 
 
 def view(seen: Seen) -> Seen:
-    """Return what hooks have seen of a program.
+    """Return the calls that hooks have seen of a program.
 
     After a roll-back a custom loop saves its place in the input again, and a graph, whose
     backend session is a new one, does not. A custom loop that stops saves at once, because

@@ -36,7 +36,7 @@ class Cut(Exception):
 
 @attrs.frozen
 class Plan:
-    """A training, and what happens to it.
+    """A run, and what happens to it.
 
     Attributes:
         form: the form of its loop.
@@ -44,7 +44,7 @@ class Plan:
         draws: the generator from which orders and noise come.
         late: whether the iterable of a pass draws its order itself.
         early: whether the body of a value draws and counts before its step.
-        between: whether code behind each pass changes the model, and evaluates.
+        between: whether code after each pass changes the model, and evaluates.
         bad: the values after which a hook rolls back.
         skipped: the steps whose update is skipped.
         kept: the steps in which a hook asks for a checkpoint.

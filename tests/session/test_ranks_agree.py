@@ -60,7 +60,7 @@ def train(request) -> Callable[..., MonitoredSession]:
 
 
 class BeginHook(SessionRunHook):
-    """Notes what ``begin`` tells of the ranks, and may stop the session."""
+    """Notes the arguments of ``begin`` about the ranks, and may stop the session."""
 
     def __init__(self, reason: str | None = None) -> None:
         self.reason = reason

@@ -30,7 +30,7 @@ def at_once() -> bool:
 
 
 def waits_in(text: str) -> list[float]:
-    """Return the waits that log lines tell of."""
+    """Return the waits in log lines."""
     return [float(secs) for secs in re.findall(r"wait_secs=([\d.e+]+)", text)]
 
 
@@ -71,7 +71,7 @@ def test_it_gives_up_after_so_many_in_a_row(most, first):
 
 
 def test_the_number_of_tries_has_no_upper_limit(capsys):
-    """Who asks for very many gets them; the waits stay at a minute."""
+    """A program that asks for very many gets them; the waits stay at a minute."""
     tried(Recovery(most=3000), 2000)
     assert waits_in(capsys.readouterr().err)[-1] == 60.0
 

@@ -28,7 +28,7 @@ from tests.support.estimating import RUN, estimator, numbers
 OFF = Config(autoload=False, header=False)
 FAST = Recovery(most=5, first_wait=0.0)
 CALLS = 300
-"""More than any bounded training here makes: whoever makes more recovers for ever."""
+"""More than any bounded training here makes: a run with more recovers for ever."""
 
 
 class Fails:

@@ -165,7 +165,7 @@ def test_a_hook_may_change_the_dict_that_it_asks_for():
 
 
 def test_each_hook_gets_results_of_its_own():
-    """What one does with its dict, no other hook sees."""
+    """A hook that changes its dict changes that of no other hook."""
 
     class Spoils(SessionRunHook):
         def __init__(self) -> None:

@@ -51,7 +51,7 @@ EVENTS = {
 
 @attrs.define
 class Kept:
-    """What a hook keeps, and what it sees of its requests.
+    """The objects that a hook keeps, and the requests that it sees.
 
     Attributes:
         context: of the current run, or of the last one, maybe of an earlier session.
@@ -350,7 +350,7 @@ def graph_with_v() -> Graph:
 
 @pytest.fixture(scope="module")
 def earlier(tmp_path_factory) -> Kept:
-    """Return what a hook keeps of a session that is over."""
+    """Return the objects that a hook keeps of a session that is over."""
     kept = Kept()
     first = FirstHook(kept, tmp_path_factory.mktemp("earlier"))
     with MonitoredSession(graph_with_v(), hooks=[first], config=OFF) as session:
@@ -428,7 +428,7 @@ def one_epoch(session: MonitoredSession, kept: Kept, event: str, when: str) -> N
 
 
 def described(kept: Kept, request: str) -> str:
-    """Return what became of the request, in the words of the page."""
+    """Return the fate of the request, in the words of the page."""
     assert kept.asked is not None
     run, _ = kept.asked
     if kept.error is not None:
@@ -485,7 +485,7 @@ def assigned(kept: Kept, run: int, was_saving: bool) -> str:
 
 
 def saved(kept: Kept, run: int, was_saving: bool) -> str:
-    """Return which checkpoint was written for a request made after so many runs."""
+    """Return the checkpoint that was written for a request after so many runs."""
     step = kept.saved[0] if kept.saved else None
     assert step is None or "asked" in kept_why(step)
     if was_saving:
@@ -856,7 +856,7 @@ def test_the_context_of_an_interrupted_run_is_over_when_it_is_repeated():
 
 
 def test_what_is_asked_around_a_refused_checkpoint():
-    """The refusal holds for whoever asks meanwhile, too; an assignment is made."""
+    """The refusal also holds for others that ask meanwhile; an assignment is made."""
     kept = Kept()
 
     def refuse(self: Any, run_context: Any) -> str | None:
@@ -939,7 +939,7 @@ def test_an_own_event_may_answer_with_fetches():
     class Wanted:
         @hookspec
         def wanted(self) -> SessionRunArgs | None:
-            """Return what to fetch."""
+            """Return the fetches."""
 
     class Collects(SessionRunHook):
         @hookimpl

@@ -42,7 +42,7 @@ def in_thread(ask: Any) -> Any:
 
 
 class Asking(SessionRunHook):
-    """Has another thread make a request behind a step."""
+    """Has another thread make a request after a step."""
 
     def __init__(self, step: int, ask: Any) -> None:
         self.step, self.ask = step, ask
@@ -187,7 +187,7 @@ def test_a_graph_serves_them_as_well() -> None:
 
 
 def test_a_driven_session_serves_them_as_well() -> None:
-    """The loop is told of the stop behind its step."""
+    """The loop is told of the stop after its step."""
     session = DrivenSession(config=QUIET)
     session.begin()
     session.created(global_step=0)
@@ -211,7 +211,7 @@ class Patient(Asking):
 
 
 def test_a_hook_need_not_be_due() -> None:
-    """A request of a hook that waits is served behind the next step."""
+    """A request of a hook that waits is served after the next step."""
     hook = Patient(1000, None)
     with MonitoredSession(hooks=[hook], config=QUIET) as session:
         for number in session.iterate(range(10)):
@@ -239,5 +239,5 @@ def test_of_several_ranks_one_may_stop_and_none_may_assign(tmp_path: Path) -> No
     with thread_library(tmp_path):
         (first, _), (second, asked) = ranked(2, does)
     assert first == second < 60
-    with pytest.raises(UsageError, match="in a training of several ranks"):
+    with pytest.raises(UsageError, match="in a run of several ranks"):
         asked.result(0)

@@ -1,4 +1,4 @@
-"""A training with wraps, killed at any step and resumed, ends as if nothing had been."""
+"""A run with wraps, killed at any step and resumed, ends as if nothing had been."""
 
 from __future__ import annotations
 

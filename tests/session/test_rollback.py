@@ -203,7 +203,7 @@ def test_a_stop_waits_until_the_session_is_there_again(order, custom_loop, tmp_p
 
 
 def test_a_stop_waits_over_the_end_of_a_pass(tmp_path):
-    """What comes between two steps is no run at the step that it waits for."""
+    """Work between two steps is no run at the step that it waits for."""
     hooks = RollsBack([2.0]), StopAtStepHook(last_step=2)
     last, seen = np.zeros(()), []
     with session_of(None, tmp_path, *hooks, save_steps=1) as session:
@@ -230,7 +230,7 @@ def test_a_preemption_does_not_wait(custom_loop, tmp_path):
 
 @BOTH
 def test_a_hook_may_refuse_a_checkpoint_and_roll_back(custom_loop, tmp_path):
-    """The stop of the same run waits, too."""
+    """The stop of the same run also waits."""
 
     class Refuses(SessionRunHook):
         @hookimpl
@@ -287,7 +287,7 @@ def custom(
 
 @pytest.mark.parametrize("cut", [None, *range(1, 13)])
 def test_a_custom_loop_goes_back_in_its_input_too(cut, tmp_path):
-    """The open pass gives the values behind the checkpoint again, without the bad ones."""
+    """The open pass gives the values after the checkpoint again, without the bad ones."""
     bad = [4.0, 5.0, 10.0]
     if cut is not None:
         with pytest.raises(Cut):
@@ -403,7 +403,7 @@ def test_a_pass_goes_back_to_its_start(options, tmp_path):
     ],
 )
 def test_an_input_that_cannot_go_back_goes_on(inputs, why, tmp_path, capsys):
-    """What is tracked goes back; values since the checkpoint are left out, or refused."""
+    """Tracked objects go back; values since the checkpoint are left out, or refused."""
     assert passes(tmp_path, RollsBack([7.0]), inputs, save_steps=4) == VALUES
     assert f"the input does not go back why='{why}'" in capsys.readouterr().err
     if len(inputs) == 1:
@@ -557,7 +557,7 @@ def test_a_loop_without_iterate_goes_on(tmp_path):
 
 
 def test_the_budget_is_in_the_checkpoints(tmp_path):
-    """A training that is killed in between gets no further than one that is not."""
+    """A run that is killed in between gets no further than one that is not."""
 
     class Fails(SessionRunHook):
         """Never lets step 8 pass; has the second step 7 saved."""
@@ -670,7 +670,7 @@ class Preempts(SessionRunHook):
 
 @attrs.frozen
 class Plan:
-    """What happens in a training.
+    """The events of a run.
 
     Attributes:
         bad: the values after which it rolls back.
@@ -693,7 +693,7 @@ class Plan:
     dies: int | None = None
 
     def hooks(self, custom_loop: bool, cut: tuple[int, str] | None) -> list[Any]:
-        """Return what brings it about."""
+        """Return the hook that brings it about."""
         stops = Stops(cut[0], "preempted") if cut and cut[1] == "preempted" else None
         preempts = None if custom_loop else Preempts(self.preempted)
         dies = None if self.dies is None else Dies(self.dies)
@@ -805,7 +805,7 @@ def test_in_several_passes_it_goes_back_in_the_open_one(plan, ends):
 
 
 def test_a_hook_that_has_gone_back_once_loses_no_value_of_the_next_pass(tmp_path):
-    """It need not declare that it does: a bad last value, then an early one."""
+    """It does not have to declare that it does: a bad last value, then an early one."""
     w, values = np.zeros(()), [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]
     with session_of(None, tmp_path, RollsBackOnReport([3.0, 5.0]), save_steps=9) as session:
         session.track(w=w)

@@ -91,7 +91,7 @@ def test_an_empty_structure_comes_back_as_it_is(empty):
 
 
 def test_a_hook_that_is_not_due_computes_nothing():
-    """What a hook fetches only in due runs is computed only in those."""
+    """Fetches of due runs only are computed only in those."""
 
     class EveryThird(SessionRunHook):
         def before_run(self, run_context):
@@ -374,7 +374,7 @@ def test_emit_of_an_unknown_event_is_an_error():
 
 @pytest.mark.parametrize("asks", ["caller", "hook"])
 def test_an_array_is_no_fetch(asks):
-    """An array has no truth value, and is refused like any other value all the same."""
+    """An array has no truth value, and is refused like any other value anyway."""
     wrong = np.zeros(3)
     hooks = [FirstHook(SessionRunArgs(wrong))] if asks == "hook" else []
     with (

@@ -178,7 +178,7 @@ def test_the_first_checkpoint_holds_what_the_session_was_initialized_with():
 
 @pytest.mark.parametrize("where", [None, "c"])
 def test_a_recovery_initializes_again_only_where_nothing_can_be_restored(where):
-    """What is local is prepared in every new backend session."""
+    """Local state is prepared in every new backend session."""
     graph, runs = small_graph(), []
     graph.op(lambda: runs.append("init_op"), name="init")
     graph.op(lambda: runs.append("local_init_op"), name="local")

@@ -324,7 +324,7 @@ class Saved(WatchHook):
 
 
 def test_a_second_ctrl_c_in_a_save_comes_after_it(before, capfd):
-    """A checkpoint is written whole; the log tells that the signal was heard."""
+    """A checkpoint is written whole; the log shows that the signal was heard."""
     hook = Saved()
     tried = Attempt(0, hook)
     with pytest.raises(KeyboardInterrupt), tried.opened() as session:  # noqa: PT012

@@ -1,4 +1,4 @@
-"""Tests where hooks see an evaluation: the table in the documentation is what they see."""
+"""Tests where hooks see an evaluation: as the table in the documentation says."""
 
 from __future__ import annotations
 
@@ -220,7 +220,7 @@ def test_the_table_says_what_hooks_see(place):
 
 
 def test_the_table_has_no_other_rows():
-    """What the documentation says of a place is tested."""
+    """Each place in the documentation is tested."""
     text = PAGE.read_text("utf-8")
     table = text.partition("| What evaluates |")[2].partition("\n\n")[0]
     places = [line.split(" | ")[0].removeprefix("| ") for line in table.splitlines()[2:]]

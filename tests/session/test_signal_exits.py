@@ -172,7 +172,7 @@ def test_another_error_after_the_signal_leaves_the_block_itself(number, ctrl_c):
 
 @EACH
 def test_an_error_in_end_leaves_the_block_itself(number, ctrl_c):
-    """What a hook failed to write is not hidden either."""
+    """A write that a hook failed to do is not hidden either."""
     hook = WatchHook(ValueError("no space"))
     with pytest.raises(ValueError, match="no space"), opened(hook):
         signal.raise_signal(number)
@@ -294,7 +294,7 @@ def started() -> subprocess.Popen[str]:
     ("number", "code"), [(signal.SIGINT, -signal.SIGINT), (signal.SIGTERM, 75)]
 )
 def test_plain_python_exits_by_the_signal(number, code):
-    """Its cleanup runs, the code behind the block does not, and 75 means: run it again."""
+    """Its cleanup runs, the code after the block does not, and 75 means: run it again."""
     process = started()
     process.send_signal(number)
     output, error = process.communicate(timeout=60)

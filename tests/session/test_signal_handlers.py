@@ -20,7 +20,7 @@ EACH = pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name
 
 @pytest.fixture
 def heard() -> Iterator[list[int]]:
-    """What the handlers from before a session hear."""
+    """The signals that the handlers from before a session hear."""
     numbers: list[int] = []
     with handlers(lambda number, frame: numbers.append(number)):
         yield numbers
@@ -105,7 +105,7 @@ def test_a_handler_from_before_hears_what_the_session_hears(number, heard):
 
 
 def test_an_error_of_a_handler_from_before_leaves_where_the_signal_came():
-    """What such a handler raises is raised, and told to hooks like any error."""
+    """An error of such a handler is raised, and told to hooks like any error."""
 
     def handler(number: int, frame: Any) -> None:
         raise TimeoutError("walltime")
@@ -135,7 +135,7 @@ def test_a_signal_that_is_ignored_stays_ignored():
 
 
 def test_a_handler_that_came_later_is_left_in_place(heard):
-    """What the script installed on top is not the session's to remove."""
+    """A handler that the script installed on top is not removed by the session."""
 
     def handler(number: int, frame: Any) -> None:
         raise AssertionError

@@ -1,4 +1,4 @@
-"""SIGTERM in the last step of a training, and the start after it."""
+"""SIGTERM in the last step of a run, and the start after it."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ import itertools, os, random, signal, sys
 import hookbus
 from hookbus import Graph, MonitoredTrainingSession
 
-signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started this ignores it
+signal.signal(signal.SIGINT, signal.default_int_handler)  # the parent process ignores it
 
 PIPE, WAITS_IN = int(sys.argv[1]), sys.argv[2].encode()
 
@@ -78,7 +78,7 @@ def expected(steps: int) -> int:
 
 
 class Child:
-    """The script under ``hookbus run``, and what it tells of its events."""
+    """The script under ``hookbus run``, and its output about its events."""
 
     def __init__(self, *flags: str, waits_in: str = "-") -> None:
         Path("train.py").write_text(SCRIPT)
@@ -139,7 +139,7 @@ def outcome() -> dict[str, object]:
 
 
 def is_saved(step: int) -> bool:
-    """Say whether there is a checkpoint of a step, and none behind it."""
+    """Return whether there is a checkpoint of a step, and none behind it."""
     found = [
         int(path.parent.name[5:]) for path in Path("runs").glob("ckpt-*/manifest.json")
     ]

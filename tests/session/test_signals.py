@@ -32,7 +32,7 @@ EACH = pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name
 
 @pytest.fixture
 def heard() -> Iterator[list[int]]:
-    """What the handlers from before a session hear."""
+    """The signals that the handlers from before a session hear."""
     numbers: list[int] = []
 
     def handler(number: int, frame: Any) -> None:
@@ -120,7 +120,7 @@ def session_of(*hooks: Any, op: Any = None, **arguments: Any) -> MonitoredSessio
 
 
 def saved() -> dict[int, str]:
-    """Return who saved which step."""
+    """Return the hook that saved each step."""
     manifests = Path("runs").glob("ckpt-*/manifest.json")
     found = [json.loads(path.read_text()) for path in manifests]
     return {one["global_step"]: one["saved_by"] for one in found}
@@ -200,7 +200,7 @@ def test_a_loop_that_runs_all_the_same_is_left_quietly(way, number, heard):
 
 
 def test_an_auxiliary_run_is_still_allowed(heard):
-    """What a script reads after its loop can be read after a signal too."""
+    """Values that a script reads after its loop can be read after a signal too."""
     with session_of(Sends("after_run", signal.SIGTERM)) as session:
         session.run("train")
         assert session.run("n", kind="aux") == 1
@@ -299,7 +299,7 @@ def test_a_session_that_another_thread_closed_leaves_the_next_one_its_signals(ct
 
 
 def test_after_a_signal_when_all_was_done_the_next_session_goes_on(ctrl_c):
-    """Who waited for the end did not hear of it: it was cut short, with nothing left."""
+    """A hook that waited for the end did not hear of it: nothing was left to save."""
     for steps in (3, 0):
         hook = Sends("end", *([signal.SIGINT] if steps == 3 else []))
         with (

@@ -121,7 +121,7 @@ def test_a_caught_preemption_leaves_the_session_usable():
 
 
 def test_the_backend_session_has_the_state_of_the_session():
-    """What is written through it is what the next run reads."""
+    """The next run reads the values that are written through it."""
     with opened() as session:
         raw = session.raw_session()
         raw.write({"n": 5})
@@ -131,7 +131,7 @@ def test_the_backend_session_has_the_state_of_the_session():
 
 
 def test_the_backend_session_is_closed_with_the_session():
-    """Who kept it cannot run it any more."""
+    """A program that kept it cannot run it any more."""
     with opened() as session:
         raw = session.raw_session()
     with pytest.raises(hookbus.errors.SessionClosedError):

@@ -73,7 +73,7 @@ SUM = sum(x for x in range(1, 9) if x - 1 not in EVEN)
 
 
 def by_hand() -> list[tuple[int, float, bool]]:
-    """Return what a hook sees of eight steps of a plain loop that skips some updates."""
+    """Return a hook's view of eight steps of a plain loop that skips some updates."""
     seen, w = [], 0.0
     for step, x in enumerate(numbers()):
         seen.append((step + 1, 10 * x + w, step in EVEN))

@@ -1,6 +1,6 @@
 """After many steps that were alike, the first one that differs is served as any other.
 
-In each form of a training: runs of a graph, blocks of a custom loop, and driven steps.
+In each form of training: runs of a graph, blocks of a custom loop, and driven steps.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _settings(tmp_path_factory) -> Iterator[None]:
 
 
 def results_in(log: Log, number: int) -> list[Any]:
-    """Return what a hook has got in each run."""
+    """Return the values that a hook has got in each run."""
     after = [entry for entry in log if entry[:3] == ("hook", number, "after")]
     return [entry[5] for entry in after]
 

@@ -1,4 +1,4 @@
-"""Tests the effect of a stop on a finished training, and on a loop that continues."""
+"""Tests the effect of a stop on a finished run, and on a loop that continues."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def ended() -> str | None:
 
 
 def test_a_bare_step_loop_ends_well_at_a_stop():
-    """The block catches the error, saves, calls end, and the code behind it runs."""
+    """The block catches the error, saves, calls end, and the code after it runs."""
     hook, behind = StopHook(), []
     with saving(hook) as session:
         for _ in range(100):
@@ -321,7 +321,7 @@ class LabelHook(SessionRunHook):
 
 @pytest.mark.parametrize("graph", [None, "graph"])
 def test_a_label_of_a_stop_is_in_the_outcome_its_file_and_the_log(graph, capsys):
-    """A program reads it, and need not understand the reason."""
+    """A program reads it, without understanding the reason."""
     with saving(LabelHook(), LabelHook("late"), graph=graph and make_graph()) as session:
         run_to_the_stop(session)
     told = {"who": "label", "why": "no better than others", "label": "pruned", "step": 1}

@@ -59,7 +59,7 @@ def test_a_block_shows_other_values_of_a_graph():
 
 
 def test_a_monitored_session_can_be_swapped_from_outside():
-    """Code around the runs need not know its backend session; the rules are the same."""
+    """Code around the runs may not know its backend session; the rules are the same."""
     with MonitoredSession(graph_of(), config=OFF) as session:
         session.run("train")
         with swapped(session, {"w": np.full(2, 9.0)}):
@@ -114,7 +114,7 @@ def test_the_values_of_a_swap_are_a_dict():
 
 
 def test_tracked_values_can_be_swapped_from_outside():
-    """A session around a custom loop has its backend session, too."""
+    """A session around a custom loop also has its backend session."""
     weights = np.zeros(2)
     with MonitoredSession(config=OFF) as session:
         session.track(weights=weights)
@@ -245,7 +245,7 @@ def test_a_save_in_a_block_has_the_values_of_the_training(tmp_path):
 
 
 def test_a_block_must_not_train():
-    """What it changes is lost, so that is an error; the values are restored."""
+    """Its changes would be lost, so this is an error; the values are restored."""
     graph = graph_of()
     session = MonitoredSession(
         graph, hooks=[Swaps({"w": np.ones(2)}, lambda s: s.run("train"))], config=OFF

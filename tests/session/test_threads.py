@@ -82,7 +82,7 @@ def test_the_error_of_one_of_three_threads_ends_the_session(cls):
 
 
 def test_a_session_whose_thread_failed_has_not_completed():
-    """The outcome tells of the thread's error, which is why the loop was left."""
+    """The outcome names the thread's error, which is why the loop was left."""
     hooks = [Readers(fails)]
     with (
         pytest.raises(OSError, match="disk"),
@@ -107,7 +107,7 @@ def test_threads_that_work_well_are_stopped_at_the_end(cls):
 
 @KINDS
 def test_threads_are_stopped_when_the_body_fails(cls):
-    """An error in the block ends the threads too, and is what leaves it."""
+    """An error in the block also ends the threads, and leaves the block."""
     hook = Readers(lambda coord: coord.wait_for_stop())
     with pytest.raises(KeyError), cls(counting(), hooks=[hook], config=OFF):
         raise KeyError("mine")
@@ -257,7 +257,7 @@ def lines() -> Iterator[list[dict[str, Any]]]:
 
 
 def test_the_log_context_of_a_thread_is_its_own(lines):
-    """What a hook binds is in the lines of its session and in no other one's."""
+    """A hook's bound values are in the lines of its session and in no other one's."""
     barrier = threading.Barrier(2, timeout=30)
 
     class Binds:

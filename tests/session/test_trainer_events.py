@@ -103,7 +103,7 @@ def steps(driven: DrivenSession, count: int, loss: float = 1.0) -> Any:
 
 
 def test_hooks_see_the_epochs_and_the_last_step_of_the_loop() -> None:
-    """The loop tells them; between two epochs there is none."""
+    """The loop reports them; between two epochs there is no epoch."""
     hook = CountHook()
     with session_of(hook) as driven:
         begin(driven, last_step=6)
@@ -378,7 +378,7 @@ class Trainer:
         self.driven = session_of(*hooks, save=self.save, loop="the trainer", **arguments)
 
     def save(self) -> None:
-        """Write one, and tell of it."""
+        """Write one, and report it."""
         self.saved.append(self.driven.state_dict()["global_step"])
         self.driven.saved(Path(f"own-{self.saved[-1]}"))
 
@@ -620,7 +620,7 @@ def test_an_adapter_saves_for_hooks_while_it_is_there() -> None:
 
 @pytest.mark.parametrize("resumes", [True, False])
 def test_a_checkpoint_without_states_is_named(capsys: Any, resumes: bool) -> None:
-    """Earlier steps without a checkpoint are none of its business."""
+    """Earlier steps without a checkpoint do not concern it."""
     with TrainerAdapter(config=OFF) as adapter:
         adapter.start({"w": np.ones(2)}, global_step=4, resumes=resumes)
     assert ("no state of hooks" in capsys.readouterr().err) is resumes

@@ -256,7 +256,7 @@ def test_summaries_are_left_out_where_their_plugin_is_not_installed(tmp_path):
 
 
 def test_a_missing_saver_that_is_switched_off_is_no_error(tmp_path):
-    """Who says no:checkpoint-saver needs none."""
+    """A session with no:checkpoint-saver needs none."""
     call = (
         "import os; os.environ['HOOKBUS_PLUGINS'] = 'no:checkpoint-saver'; "
         "hookbus.MonitoredTrainingSession(checkpoint_dir='c').close(); print('fine')"
@@ -265,7 +265,7 @@ def test_a_missing_saver_that_is_switched_off_is_no_error(tmp_path):
 
 
 def test_without_directories_and_hooks_there_is_just_the_loop():
-    """A session that nobody hooks into runs all the same."""
+    """A session that nobody hooks into runs anyway."""
     with MonitoredTrainingSession(graph_of(), config=OFF) as session:
         for _ in session.loop():
             break

@@ -133,7 +133,7 @@ class Asker(SessionRunHook):
 
 
 class Patient(Asker):
-    """The same, in some of the runs."""
+    """Asks in some of the runs only."""
 
     @hookimpl
     def next_due(self, global_step: int) -> Due:
@@ -141,7 +141,7 @@ class Patient(Asker):
 
 
 class Wrapper(Asker):
-    """The same, around all other hooks."""
+    """Asks in a wrapper around all other hooks."""
 
     @hookimpl(wrapper=True, specname="after_run")
     def around(self) -> Generator[None, Any, Any]:
@@ -155,7 +155,7 @@ class Wrapper(Asker):
 
 
 class Warned(Asker):
-    """The same, with errors that do not end the session."""
+    """Asks with errors that do not end the session."""
 
     options = HookOptions(on_error="warn")
 

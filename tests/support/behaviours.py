@@ -34,7 +34,7 @@ def raises_interrupt(arg: list) -> Any:
 
 
 RAISED = (Exception, KeyboardInterrupt)
-"""What hooks raise here; GeneratorExit is Python's, when it drops a generator."""
+"""The errors of hooks here; GeneratorExit is Python's, when it drops a generator."""
 
 PLAIN = [
     returns_number,

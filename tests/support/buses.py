@@ -29,7 +29,7 @@ def bus(*plugins: Any, **named: Any) -> Bus:
 
 
 def called(made: Bus, event: str = "before_run", kind: Any = None) -> list[str]:
-    """Return who answers an event of one argument, in order."""
+    """Return the names of the hooks that answer an event of one argument, in order."""
     return [name for name, _ in made.caller(event, kind).collect("context")]
 
 

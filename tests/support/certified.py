@@ -231,7 +231,7 @@ from tests.support.{module} import TRAININGS
 
 
 class Run:
-    """A training of the zoo in a script of its own."""
+    """A training run of the zoo in its own script."""
 
     epochs = 3
 
@@ -258,6 +258,6 @@ TRAININGS[{name!r}](Run())
 
 
 def zoo_script(module: str, name: str) -> str:
-    """Return a script that runs a training of the zoo."""
+    """Return a script for a training run of the zoo."""
     root = str(Path(__file__).parents[2])
     return ZOO.format(root=root, module=module, name=name)

@@ -33,7 +33,7 @@ import hookbus.cli
 from hookbus.discovery import installed_plugins
 
 ALWAYS = ("email.feedparser", "packaging.requirements")
-"""What nearly every command imports while it runs."""
+"""The modules that nearly every command imports while it runs."""
 PATH = sys.path[0 if sys.flags.safe_path else 1 :]
 """The path without the folder of this script."""
 
@@ -117,7 +117,7 @@ def become(request: dict[str, Any]) -> None:
 
 
 def _first_folder(first: str) -> str:
-    """Return what stands first on the path of a Python whose first argument this is."""
+    """Return the first entry on the path of a Python whose first argument this is."""
     if first in ("-m", "-c"):
         return os.getcwd() if first == "-m" else ""  # noqa: PTH109 (as Python has it)
     return str(Path(first).resolve().parent)

@@ -42,7 +42,7 @@ FILES = (
     "PIL.Image",
     "rich.progress",
 )
-"""What a training with checkpoints, summaries and a bar imports besides hookbus."""
+"""The modules that a run with checkpoints, summaries and a bar imports besides hookbus."""
 EXAMPLES = (
     *FILES,
     "sklearn.datasets",
@@ -50,7 +50,7 @@ EXAMPLES = (
     "sklearn.metrics",
     "sklearn.model_selection",
 )
-"""What the examples import."""
+"""The modules that the examples import."""
 _FIRST = ("PYTHON", "LC_", "LANG")
 """How variables begin that Python reads when it starts."""
 ROOT = Path(__file__).resolve().parents[2]

@@ -70,7 +70,7 @@ JUNK: tuple[Any, ...] = (
     {"$": "bytes", "hex": "00"},
     {"$": "dict", "pairs": [[0, 1], [None, 2]]},
 )
-"""What stands in the place of a part: plain values, and some that JSON alone lacks."""
+"""Values in the place of a part: plain ones, and some that JSON alone lacks."""
 
 
 def mutate(tree: Any, where: Where, draw: Random) -> str:

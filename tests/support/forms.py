@@ -1,4 +1,4 @@
-"""Runs one random program in each of the forms that a training has.
+"""Runs one random program in each of the forms that training has.
 
 The forms are runs of a graph, the blocks of a custom loop, and the steps of a loop that
 drives the session, with a graph and without. They train the same model on the same input,
@@ -168,7 +168,7 @@ class InBlocks:
 
 
 def changed(reported: dict[str, Any], event: str, log: Log) -> dict[str, Any]:
-    """Return what a step of a loop reports, as an event has it."""
+    """Return the reports of a step of a loop, as an event has them."""
     if event == "another order":
         return dict(reversed(reported.items()))
     if event == "more names":
@@ -360,5 +360,5 @@ def split(events: Iterable[str], separator: str) -> Iterator[tuple[str, ...]]:
 
 
 def hooks_view(log: Sequence[Any]) -> list[Any]:
-    """Return what hooks have seen, and how the session has ended."""
+    """Return the calls that hooks have seen, and the end of the session."""
     return [entry for entry in log if entry[0] in ("hook", "session", "joined", "outcome")]

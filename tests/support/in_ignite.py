@@ -1,4 +1,4 @@
-"""A small training in an Engine of Ignite, for the tests."""
+"""A small training run in an Engine of Ignite, for the tests."""
 
 from __future__ import annotations
 

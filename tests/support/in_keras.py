@@ -1,4 +1,4 @@
-"""A small training in Keras' fit, for the tests."""
+"""A small training run in Keras' fit, for the tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A small training in Lightning's Trainer, for the tests."""
+"""A small training run in Lightning's Trainer, for the tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A small training in the Trainer of transformers, for the tests."""
+"""A small training run in the Trainer of transformers, for the tests."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Data(torch.utils.data.Dataset):
 
 
 def arguments_of(**settings: Any) -> TrainingArguments:
-    """Return the arguments of a quiet training of 18 steps in three epochs."""
+    """Return the arguments of a quiet run of 18 steps in three epochs."""
     usual = {"num_train_epochs": 3, "per_device_train_batch_size": 4, "use_cpu": True}
     usual |= {"learning_rate": 0.05, "eval_strategy": "epoch", "save_strategy": "no"}
     quiet = {"report_to": "none", "disable_tqdm": True, "output_dir": "out"}

@@ -29,7 +29,7 @@ def started(words: Sequence[str | Path], *flags: str) -> subprocess.Popen[str]:
 
 @attrs.frozen
 class Part:
-    """What one file of a run has: that of one start of the program.
+    """The contents of one file of a run: that of one start of the program.
 
     Attributes:
         id: the id of the run.

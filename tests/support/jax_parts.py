@@ -1,4 +1,4 @@
-"""Gives the trainings with JAX in the zoo their data, and ends that can be compared."""
+"""Gives the training runs with JAX in the zoo their data, and ends that can be compared."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def dense(key: Any, *sizes: int) -> dict[str, Any]:
 
 
 def logits_of(params: Any, x: Any) -> Any:
-    """Return what such a network computes."""
+    """Return the output of such a network."""
     *hidden, last = params.values()
     for layer in hidden:
         x = jnp.tanh(x @ layer["w"] + layer["b"])

@@ -1,4 +1,4 @@
-"""Starts trainings with a page, in processes of their own, and talks to their servers."""
+"""Starts training runs with a page, each in its own process, and talks to their servers."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ with MonitoredTrainingSession(checkpoint_dir=directory) as session:
             evaluation.report(loss=loss * 1.1)
 print("trained", session.global_step, flush=True)
 """
-"""A training whose loss falls, with a learning rate; it takes the number of epochs, of
+"""A run whose loss falls, with a learning rate; it takes the number of epochs, of
 steps in each, the seconds of a step, and a directory."""
 _WAIT_SECS = 60.0
 _URL = re.compile(r"(http://\S+?)/#(\S+)")
@@ -110,11 +110,11 @@ class Page:
         return json.loads(body)
 
     def run(self) -> dict[str, Any]:
-        """Return what the list of trainings tells of the only one."""
+        """Return the entry of the only run in the list of training runs."""
         return self.get("/api/runs")["runs"][0]
 
     def details(self, *parts: str) -> dict[str, Any]:
-        """Return what is told of the only training."""
+        """Return the details of the only training run."""
         query = "".join(f"&part={part}" for part in parts)
         return self.get(f"/api/details?run={self.run()['name']}{query}")
 
@@ -128,7 +128,7 @@ class Page:
         return x, y
 
     def text(self) -> str:
-        """Return what the process has told so far."""
+        """Return the output of the process by now."""
         return self.log.read_text("utf-8")
 
 

@@ -44,7 +44,7 @@ class PictureModel(Protocol):
         """Limit the common norm of gradients as is usual with the library."""
 
     def predict(self, batch: Batch) -> Any:
-        """Return what an evaluation predicts, as an array of NumPy."""
+        """Return the predictions of an evaluation, as an array of NumPy."""
 
     def beside(self) -> Any:
         """Return a copy of what a forward pass changes."""

@@ -1,4 +1,4 @@
-"""Has a stranger's hook watch a training, which must give it the same values everywhere.
+"""Has a stranger's hook watch a run, which must give it the same values everywhere.
 
 The hook is the one that ``hookbus new`` writes, as it is: built, installed into a folder
 of its own, and switched on by its name. The training has one weight, whose losses are

@@ -104,13 +104,13 @@ NAMES = ("loss", "w", "n", "s", "x", "i", "j", "cell.gradient", "global_step")
 
 
 def without(some: Sequence[str], *left_out: str) -> tuple[str, ...]:
-    """Return what begins with none of some words."""
+    """Return the items that begin with none of some words."""
     return tuple(each for each in some if not each.startswith(left_out))
 
 
 @attrs.frozen
 class Scene:
-    """What has gone wrong before, for programs to have it among other things.
+    """A situation that once went wrong, for programs to have it among other things.
 
     Attributes:
         roles: the hooks that it takes; they act at the moment at which much happens.
@@ -155,7 +155,7 @@ ORDER = Scene((doing("assigns before"),), "two fed in another order", "two fed")
 
 @attrs.frozen
 class Setting:
-    """What the random programs of one comparison are made of.
+    """The parts of the random programs of one comparison.
 
     Attributes:
         casting: their hooks.
@@ -287,7 +287,7 @@ EVERYWHERE = Setting(
     goes_on=False,
     looks=False,
 )
-"""What exists in all forms."""
+"""Events that exist in all forms."""
 GOING_BACK = attrs.evolve(
     EVERYWHERE,
     casting=attrs.evolve(
@@ -297,7 +297,7 @@ GOING_BACK = attrs.evolve(
         kinds=without(tuple(KINDS), "waits", "always due"),
     ),
 )
-"""What exists in the forms that can go back: runs of a graph, and blocks."""
+"""Events of the forms that can go back: runs of a graph, and blocks."""
 
 
 def of_ranks(setting: Setting) -> Setting:

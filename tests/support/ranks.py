@@ -42,7 +42,7 @@ class RanksRun:
         return [self.left[rank][what] for rank in sorted(self.left)]
 
     def one(self, what: str) -> Any:
-        """Return what all ranks left alike."""
+        """Return the results that all ranks left alike."""
         first, *others = self.of_each(what)
         assert all(other == first for other in others), (what, self.left, self.output)
         return first

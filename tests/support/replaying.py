@@ -1,4 +1,4 @@
-"""Runs a training of a zoo as a script, with the plugins that flags name.
+"""Does a training run of a zoo as a script, with the plugins that flags name.
 
 It is a script: ``replaying.py MODULE NAME`` trains NAME of the zoo in MODULE. The variable
 ``CUT`` cuts the run short, as in ``stop:7``.

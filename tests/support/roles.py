@@ -47,7 +47,7 @@ class Pair(NamedTuple):
 
 @attrs.frozen(repr=False)
 class Want(Briefly):
-    """What a hook asks of one run.
+    """A hook's request for one run.
 
     Attributes:
         fetches: names, and :class:`At` for nodes, in any nesting; None for nothing.
@@ -166,7 +166,7 @@ class Role(Briefly):
         return self.act.startswith(("rolls back", "saves", "keeps"))
 
     def want(self, step: int) -> Want | None:
-        """Return what it asks of a run that begins at a global step; None for nothing."""
+        """Return its request for a run that begins at a global step; None for nothing."""
         first, second = self.wants
         here, after = step + 1 == self.at, step + 1 >= self.at
         if self.turn == "sometimes":
@@ -180,7 +180,7 @@ class Role(Briefly):
 
 @attrs.define(eq=False)
 class Stage:
-    """What the hooks of one session share.
+    """The state that the hooks of one session share.
 
     Attributes:
         log: what they see, and what the program sees.
@@ -285,7 +285,7 @@ BEFORE: Mapping[str, Act] = {
     "skips": lambda _, run: run.skip_update(),
     "stops before": lambda _, run: run.request_stop("asked before"),
 }
-"""What a hook may do before a run, once."""
+"""An action of a hook before a run, once."""
 AFTER: Mapping[str, Act] = {
     "raises after": lambda actor, _: actor.fail(),
     "answers after": lambda *_: "an answer",
@@ -304,9 +304,9 @@ AFTER: Mapping[str, Act] = {
         run.request_stop("asked") if actor.stage.rank == 1 else None
     ),
 }
-"""What it may do after a run, once."""
+"""An action after a run, once."""
 ACTS = (*BEFORE, *AFTER, "fetches late")
-"""What hooks may do besides asking; the last one in each run."""
+"""Actions of hooks besides requests; the last one in each run."""
 
 
 class Waiting(Actor):
@@ -380,7 +380,7 @@ class Quarantined(Actor):
 
 
 class Auxiliary(Actor):
-    """Takes part in auxiliary runs, too."""
+    """Also takes part in auxiliary runs."""
 
     options = HookOptions(kinds=("train", "aux"))
 

@@ -245,7 +245,7 @@ class Training:
             step.report(**{name: self._probe(what) for name, what in PROBES.items()})
 
     def _probe(self, what: str) -> Callable[[], float]:
-        """Return what gives a value and writes down that somebody wanted it."""
+        """Return a function that gives a value and notes each call."""
 
         def probe() -> float:
             self.journal.note_run(what)

@@ -65,7 +65,7 @@ def thread_library(folder: Path) -> Iterator[None]:
 
 
 def ranked(ranks: int, does: Callable[[int], Any], seconds: float = 30.0) -> list[Any]:
-    """Run a function as each rank of a training; return what each returned.
+    """Call a function as each rank of a run; return the results.
 
     Args:
         ranks: the number of ranks.

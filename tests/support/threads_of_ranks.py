@@ -1,4 +1,4 @@
-"""Links threads as the ranks of one training, through memory: a third party's ``Peers``."""
+"""Links threads as the ranks of one run, through memory: a third party's ``Peers``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class LinkError(Exception):
 
 @attrs.define(eq=False)
 class Memory:
-    """What the ranks share.
+    """The state that the ranks share.
 
     Attributes:
         size: the number of ranks.
@@ -107,7 +107,7 @@ class ThreadPeers:
             return self.exchanges
 
     def _wait(self, number: int) -> list[Any]:
-        """Return what all ranks have given in an exchange."""
+        """Return the values of all ranks in an exchange."""
         memory = self.memory
         with memory.changed:
             given = memory.rounds[number]

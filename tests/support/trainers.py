@@ -69,12 +69,12 @@ class Names:
 
 @attrs.frozen
 class Trained:
-    """A training that is over.
+    """A run that is over.
 
     Attributes:
         steps: the steps that the trainer itself has counted.
         outcome: that of the session; None without one.
-        hook: the hook that was tried; None in a training without one.
+        hook: the hook that was tried; None in a run without one.
         weights: the values of all weights at the end.
         rate: the learning rate at the end.
         events: the events that :class:`Witness` got.
@@ -88,7 +88,7 @@ class Trained:
     events: list[Any] = attrs.field(factory=list)
 
     def of(self, event: str) -> list[Any]:
-        """Return what came with the events of a name."""
+        """Return the arguments of the events of a name."""
         return [what for name, what in self.events if name == event]
 
 
@@ -173,7 +173,7 @@ def unchanged(with_hook: Trained, without: Trained) -> None:
 
 
 def stopped(trained: Trained, who: str, step: int) -> None:
-    """Assert that a hook has stopped the training behind a step."""
+    """Assert that a hook has stopped the training after a step."""
     assert trained.outcome is not None
     assert (trained.outcome.kind, trained.outcome.who) == ("stopped", who)
     assert trained.steps == trained.outcome.step == step

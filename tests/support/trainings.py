@@ -55,7 +55,7 @@ class Model(Protocol):
 
 @attrs.frozen
 class Library:
-    """What trains the model.
+    """The trainer of the model.
 
     Attributes:
         name: of the library.
@@ -101,7 +101,7 @@ class Row:
         is_cut: whether the hooks end sessions before their time, as preempted.
         signals: returns the signals that change nothing at a site. SIGTERM has the session
             save, so it does where the training depends on when checkpoints are saved.
-        in_loops: whether it trains in custom loops, too.
+        in_loops: whether it also trains in custom loops.
         refused: the sites where the plugin cannot work, with what its error says.
     """
 
@@ -207,7 +207,7 @@ class Row:
 
 @attrs.define(eq=False)
 class KeepsWeights(SessionRunHook):
-    """Keeps the arrays of a training as they are at its end."""
+    """Keeps the arrays of a run as they are at its end."""
 
     weights: dict[str, Any] = attrs.field(factory=dict)
 
@@ -222,7 +222,7 @@ def weights_in(session: Any) -> dict[str, Any]:
 
 
 def bits(values: Mapping[str, Any]) -> dict[str, bytes]:
-    """Return what tells two values apart."""
+    """Return the bytes of each value, to compare them."""
     return {name: np.asarray(value).tobytes() for name, value in values.items()}
 
 

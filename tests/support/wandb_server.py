@@ -33,7 +33,7 @@ class Server(ThreadingHTTPServer):
             self.path.write_text(json.dumps(self.rows))
 
     def run(self, name: str) -> dict[str, Any]:
-        """Return what wandb asks about a run."""
+        """Return wandb's answer about a run."""
         count = len(self.rows)
         tail = [json.dumps({"_step": count - 1, "_runtime": 1})] if count else []
         project = {"id": "P", "name": "p", "entity": OWNER}

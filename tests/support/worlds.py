@@ -215,7 +215,7 @@ class Numpy:
     _only_read: Iterator[int] = attrs.field(factory=lambda: iter(ONLY_READ))
 
     def reports(self, step: int, i: int, x: float, asked: set[str]) -> dict[str, Any]:
-        """Return what a step reports: all values are from before its update."""
+        """Return the reports of a step: all values are from before its update."""
         j = next(self._only_read) if "j" in asked else -1
         w, n = self.w.copy(), int(self.n)
         loss = float(w.sum() * x + self.v)
@@ -223,7 +223,7 @@ class Numpy:
 
     @property
     def parts(self) -> dict[str, Any]:
-        """What a session tracks of it."""
+        """The part of it that a session tracks."""
         return {"w": self.w, "n": self.n, "v": self.v}
 
     def update(self, i: int, x: float) -> None:

@@ -1,8 +1,8 @@
-"""Runs trainings of many shapes by hand and with a session, and cuts them short.
+"""Runs training scripts of many shapes by hand and with a session, and cuts them short.
 
-A training is a function that takes a :class:`Run`. By hand, a run gives it a loop in plain
-Python; otherwise it gives a session that saves, and that a hook, a signal or an error cuts
-short at a step. Each run is a process of its own.
+A training script is a function that takes a :class:`Run`. By hand, a run gives it a loop in
+plain Python; otherwise it gives a session that saves, and that a hook, a signal or an error
+cuts short at a step. Each run is a process of its own.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MOST_RUNS = 60
 
 
 class Cut(Exception):
-    """What a hook raises to cut a training short."""
+    """The error of a hook that cuts a run short."""
 
 
 class Cutter(SessionRunHook):
@@ -154,7 +154,7 @@ def aside(tracked: Mapping[str, Any]) -> Iterator[None]:
 
 @attrs.define(eq=False)
 class Run:
-    """One run of a training.
+    """One run of a training script.
 
     Attributes:
         epochs: the number of all epochs.
@@ -198,18 +198,18 @@ class Run:
         self.note("said", epoch, *map(repr, words))
 
     def note(self, what: str, *words: Any) -> None:
-        """Append a line to the file of this training."""
+        """Append a line to the file of this training script."""
         with Path("lines.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps([what, *words]) + "\n")
 
 
 Training: TypeAlias = Callable[[Run], Any]
-"""Trains; returns everything in which two trainings must be equal."""
+"""Trains; returns everything in which two training runs must be equal."""
 
 
 @attrs.frozen
 class Done:
-    """What a process has left.
+    """The results of a process.
 
     Attributes:
         result: a digest of what the training returned; None if it did not return.
@@ -223,7 +223,7 @@ class Done:
 
 
 def in_process(training: Training, run: Run) -> Done:
-    """Run a training in a process of its own, in the current directory."""
+    """Run a training script in its own process, in the current directory."""
     Path("result.json").unlink(missing_ok=True)
     code = _forked(training, run) if run.server is None else _served(training, run)
     result = Path("result.json")
@@ -305,14 +305,14 @@ def lines_of(what: str) -> dict[str, Any]:
 
 @attrs.frozen
 class Straight:
-    """A training by hand, to compare with."""
+    """A run by hand, to compare with."""
 
     result: Any
     said: Mapping[str, Any]
 
 
 def by_hand(training: Training, run: Run, place: Path) -> Straight:
-    """Run a training without hookbus."""
+    """Run a training script without hookbus."""
     with _inside(place):
         done = in_process(training, attrs.evolve(run, by_hand=True, cut=None))
         assert done.code == 0, done.log
@@ -347,7 +347,7 @@ def cut_and_resumed(
 
 
 def started_again(training: Training, run: Run, place: Path) -> tuple[Done, bool]:
-    """Start a training that has finished; return its end, and whether it changed files."""
+    """Start a run that has finished; return its end, and whether it changed files."""
     with _inside(place):
         before = {path: path.read_bytes() for path in Path("runs").rglob("ckpt-*/*")}
         done = in_process(training, run)
@@ -360,7 +360,7 @@ class Zoo:
     """Trainings that are compared with themselves by hand.
 
     Attributes:
-        trainings: the trainings by name.
+        trainings: the training runs by name.
         run: how they are run.
         folders: makes the folders that they are run in.
     """
@@ -371,7 +371,7 @@ class Zoo:
     _done: dict[tuple[str, int], Straight] = attrs.field(factory=dict, init=False)
 
     def straight(self, name: str, epochs: int) -> Straight:
-        """Return a training by hand, which is done once."""
+        """Return a run by hand, which is done once."""
         if (name, epochs) not in self._done:
             run = attrs.evolve(self.run, epochs=epochs)
             done = by_hand(self.trainings[name], run, self.folders.mktemp(name))
@@ -379,7 +379,7 @@ class Zoo:
         return self._done[name, epochs]
 
     def check_cut_short(self, name: str, kind: Kind, steps: Iterable[int]) -> None:
-        """Demand of a training, cut short at each of some steps, what it does by hand."""
+        """Demand of a run, cut short at each of some steps, what it does by hand."""
         training, expected = self.trainings[name], self.straight(name, self.run.epochs)
         for at in steps:
             place = self.folders.mktemp(f"{name}-{kind}-{at}")

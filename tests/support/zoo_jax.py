@@ -49,7 +49,7 @@ class Classifier(linen.Module):
 
 
 def new_state(tx: Any) -> TrainState:
-    """Return the state with which a training of flax begins."""
+    """Return the state with which a run of flax begins."""
     model = Classifier()
     params = model.init(jax.random.key(0), X[:1], False)["params"]
     return TrainState.create(apply_fn=model.apply, params=params, tx=tx)
@@ -137,7 +137,7 @@ def accumulating(run: Run) -> Any:
 
 
 def decaying(run: Run) -> Any:
-    """A rate in the state of the optimizer, which the loop multiplies behind each pass."""
+    """A rate in the state of the optimizer, which the loop multiplies after each pass."""
     tx = optax.inject_hyperparams(optax.sgd)(learning_rate=0.5, momentum=0.9)
     state = new_state(tx)
     state = state.replace(step=jnp.zeros((), jnp.int32))

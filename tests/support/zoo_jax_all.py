@@ -1,4 +1,4 @@
-"""All trainings with JAX in the zoo, for the server that imports them and forks."""
+"""All training runs with JAX in the zoo, for the server that imports them and forks."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def shuffled() -> Iterator[Any]:
 
 
 def ordinary(run: Run) -> Any:
-    """Epochs around passes, a schedule behind each pass, and a validation."""
+    """Epochs around passes, a schedule after each pass, and a validation."""
     w, state = np.zeros(3), {"lr": 0.1}
     with run.session() as session:
         session.track(w=w, state=state)
@@ -366,7 +366,7 @@ def scikit(run: Run) -> Any:
 
 
 def averaged(run: Run) -> Any:
-    """An average of the weights, moved behind each step."""
+    """An average of the weights, moved after each step."""
     w, average = np.zeros(3), np.zeros(3)
     with run.session() as session:
         session.track(w=w, average=average)

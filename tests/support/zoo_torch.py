@@ -111,7 +111,7 @@ def in_range(run: Run) -> Any:
 
 
 def one_cycle(run: Run) -> Any:
-    """A schedule for each batch, behind the step, that knows the number of all steps."""
+    """A schedule for each batch, after the step, that knows the number of all steps."""
     seeded()
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -263,7 +263,7 @@ def scaled(run: Run) -> Any:
 
 
 def averaged(run: Run) -> Any:
-    """An exponential average of the weights behind each step, and SWA from epoch 1 on."""
+    """An exponential average of the weights after each step, and SWA from epoch 1 on."""
     seeded()
     model = network()
     ema = torch.optim.swa_utils.AveragedModel(

@@ -169,7 +169,7 @@ def test_the_graph_can_be_read_until_the_session_is_closed(cls):
 
 
 def test_a_singular_session_shows_its_backend_session():
-    """Runs of ``raw_session()`` reach no hook; after close there is none any more."""
+    """Runs of ``raw_session()`` reach no hook; after close it returns no session."""
     hook = Trace()
     with opened(SingularMonitoredSession, hook) as session:
         assert session.raw_session().run(["n", "train"]) == [0, None]
@@ -180,7 +180,7 @@ def test_a_singular_session_shows_its_backend_session():
 
 @pytest.mark.parametrize("cls", [MonitoredSession, MonitoredTrainingSession])
 def test_other_sessions_do_not_show_theirs(cls):
-    """What recovers may exchange its backend session, and so hands out none."""
+    """A session that recovers may exchange its backend session, and so hands out none."""
     with opened(cls) as session:
         assert not hasattr(session, "raw_session")
 

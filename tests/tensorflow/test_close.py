@@ -86,7 +86,7 @@ def closes(calls: list[str]) -> type[EmbeddedSession]:
 
 
 def test_close_is_a_clean_exit(calls, hook, open_session):
-    """``close`` calls each hook's ``end``, as leaving the block does."""
+    """``close`` calls each hook's ``end``, like leaving the block."""
     session = open_session(hook("a"), hook("b"))
     session.run("train")
     session.close()
@@ -282,7 +282,7 @@ def test_a_singular_session_raises_a_preemption_that_a_thread_met(open_session):
 def test_an_exception_of_the_backends_close_is_suppressed(
     calls, hook, graph, open_session, capsys
 ):
-    """The session closes all the same, the graph is open; a warning says what was wrong."""
+    """The session closes anyway, the graph is open; a warning says what was wrong."""
 
     class Backend(EmbeddedSession):
         def close(self) -> None:

@@ -197,7 +197,7 @@ def test_a_preemption_in_the_first_restore_starts_the_creation_anew(
 def test_a_preemption_that_a_backend_declares_counts_while_it_is_opened(
     graph, hook, open_session
 ):
-    """What the backend calls a preemption is one in ``after_create_session``, too."""
+    """An error that is a preemption to the backend also is one in after_create_session."""
 
     class MachineGoneError(Exception):
         pass

@@ -165,7 +165,7 @@ def test_clear_stop_clears_the_stop_the_error_and_the_join():
     "error", [ValueError("broken"), KeyboardInterrupt(), SystemExit(2), GeneratorExit()]
 )
 def test_stop_on_exception_swallows_anything(error):
-    """Execution goes on behind the block; join raises what was raised in it."""
+    """Execution goes on after the block; join raises what was raised in it."""
     coord, after = Coordinator(), False
     with coord.stop_on_exception():
         raise error
@@ -185,7 +185,7 @@ def test_join_waits_for_registered_and_for_given_threads():
 
 
 def test_join_without_a_stop_waits_as_long_as_the_threads_live(release):
-    """The grace period counts from a stop; before one there is none."""
+    """The grace period counts from a stop, and does not exist before it."""
     coord, order = Coordinator(), []
 
     def work() -> None:

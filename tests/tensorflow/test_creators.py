@@ -201,7 +201,7 @@ def test_an_error_of_a_ready_op_is_no_answer(cls, piece):
 
 
 def test_local_init_is_logged(capsys):
-    """A line tells that the local init op runs; where there is none, there is no line."""
+    """A line reports that the local init op runs; without such an op there is no line."""
     log, graph = Log(), counting()
     opened(ChiefSessionCreator(graph, log.scaffold(graph))).close()
     assert "local_init_op" in capsys.readouterr().err

@@ -34,7 +34,7 @@ def trained(steps: int = 4, **fields) -> Estimator:
 
 
 def scalars(directory) -> dict[str, list[tuple[int, float]]]:
-    """Return what TensorBoard shows of a directory: tag to step and value."""
+    """Return TensorBoard's view of a directory: tag to step and value."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     events = EventAccumulator(str(directory)).Reload()
@@ -101,7 +101,7 @@ def test_more_batches_than_there_are_end_with_the_input():
 
 
 def test_a_checkpoint_can_be_named():
-    """It need not be the newest one."""
+    """It may be older than the newest one."""
     several = estimator(config={"save_checkpoints_steps": 2}).train(numbers(4))
     for path in RUN / "ckpt-2", str(RUN / "ckpt-2"):
         result = several.evaluate(numbers(1), checkpoint_path=path)
@@ -274,7 +274,7 @@ def test_the_metrics_are_logged_sorted(capsys):
 
 
 def told(capsys) -> str:
-    """Return what was logged, without colours."""
+    """Return the log, without colours."""
     return re.sub(r"\x1b\[\d*m", "", capsys.readouterr().err)
 
 
@@ -316,7 +316,7 @@ def test_variables_of_the_checkpoint_may_be_lacking():
 
 
 def test_metrics_of_a_model_begin_anew_in_each_evaluation():
-    """What was gathered is in no checkpoint."""
+    """Metrics that were gathered are in no checkpoint."""
 
     def model_fn(features, mode):
         graph = features.graph

@@ -40,7 +40,7 @@ class LastHook(SessionRunHook):
 
 
 def taking_part(config=None, hooks=(), **fields) -> list[str]:
-    """Return the names of the hooks of a training, in order, without the watching one."""
+    """Return the names of the hooks of a run, in order, without the watching one."""
     watch = WatchHook()
     estimator(config=config, **fields).train(numbers(3), [*hooks, watch], steps=1)
     return [name for name in watch.members if name != "watch"]
@@ -124,7 +124,7 @@ def test_a_saver_of_the_users_own_replaces_the_default_one(place, subclass):
 
 
 def test_a_process_that_is_not_chief_writes_no_file():
-    """What watches and logs takes part; what saves, summarizes and counts does not."""
+    """Hooks that watch and log take part; those that save, summarize and count do not."""
     fields = {"training_chief_hooks": [FirstHook()], "training_hooks": [LastHook()]}
     found = taking_part({"is_chief": False}, **fields)
     assert found == ["logging-tensor", "nan-tensor", "last", "loss=", "Estimator.train()"]

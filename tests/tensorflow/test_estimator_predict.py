@@ -95,7 +95,7 @@ def test_rows_of_an_array_are_its_rows():
 
 
 def test_whole_batches_come_as_they_are():
-    """Their lengths need not agree."""
+    """Their lengths may differ."""
     uneven = predicting(predictions={"a": "tenfold", "b": "loss"})
     (batch,) = uneven.predict(numbers(1), yield_single_examples=False)
     assert batch["a"].tolist() == [10, 10]
@@ -219,7 +219,7 @@ def test_labels_are_not_looked_at():
 
 
 def test_a_checkpoint_can_be_named():
-    """It need not be the newest one."""
+    """It may be older than the newest one."""
     several = estimator(
         config={"save_checkpoints_steps": 1},
         predictions=lambda g: g.op(lambda features, done: features * 0 + done, name="own"),

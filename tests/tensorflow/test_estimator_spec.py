@@ -177,7 +177,7 @@ def test_each_call_has_a_fresh_graph(call):
 
 @pytest.mark.parametrize("mode", ["train", "eval", "infer"])
 def test_the_input_function_is_called_once_more_to_look_at_the_first_batch(mode):
-    """What it gives the second time is what the call uses, from its beginning."""
+    """The call uses its second result, from the beginning."""
     calls = []
 
     def batches(mode):

@@ -61,7 +61,7 @@ def test_steps_count_from_the_step_that_was_restored():
 
 
 def test_max_steps_is_a_global_step():
-    """What is restored counts."""
+    """Restored values count."""
     trained = estimator().train(numbers(20), steps=5)
     trained.train(numbers(20), max_steps=8)
     assert state(trained)[0] == 8
@@ -81,7 +81,7 @@ def test_a_model_that_is_there_already_is_not_trained(max_steps, capsys):
 
 
 def told(capsys) -> str:
-    """Return what was logged, without colours."""
+    """Return the log, without colours."""
     return re.sub(r"\x1b\[\d*m", "", capsys.readouterr().err)
 
 
@@ -173,7 +173,7 @@ def test_loss_is_logged_beside_its_step(capsys):
 
 
 def test_the_loss_is_summarized_unless_a_summary_has_its_name():
-    """What the model_fn declares as loss stays."""
+    """The loss that the model_fn declares stays."""
     found = []
 
     class DeclaredHook(SessionRunHook):

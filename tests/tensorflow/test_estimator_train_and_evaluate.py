@@ -345,7 +345,7 @@ def test_the_latest_exporter_keeps_the_last_copies():
 
 
 def test_the_copy_that_was_just_made_stays():
-    """Whatever step the others are of: a training may have begun anew."""
+    """Whatever step the others are of: a run may have begun anew."""
     exporter = LatestExporter(exports_to_keep=1)
     trained(Steps(), 9, exporters=exporter)
     shutil.copytree(RUN / "export", Path("other/export"))
@@ -356,7 +356,7 @@ def test_the_copy_that_was_just_made_stays():
 
 
 def test_the_best_exporter_keeps_the_best_copies():
-    """By the loss, or by what one says; also of a training that is resumed."""
+    """By the loss, or by what one says; also of a run that is resumed."""
     exporter = BestExporter("largest", lambda best, now: now["done"] % 4 > best["done"] % 4)
     of = every_three(eval_metric_ops={"done": ("done", "loss")})
     for max_steps, last, kept in (6, "ckpt-3", [3]), (15, None, [3]):

@@ -204,7 +204,7 @@ def test_the_final_ops_are_read_last():
 
 
 def test_the_end_of_input_ends_it():
-    """Also where no hook stops it; the final ops are read all the same."""
+    """Also where no hook stops it; the final ops are read anyway."""
     hook = Calls()
     assert once(eval_ops="shifted", final_ops="n", hooks=[hook]) == 3
     assert (hook.runs, hook.calls[-2]) == (3, "end")
@@ -270,7 +270,7 @@ def test_without_a_checkpoint_there_are_no_values(waiting):
 
 
 def test_a_function_is_asked_when_none_comes_in_time(waiting):
-    """What is true ends it, anything else waits once more."""
+    """A true result ends it, any other waits once more."""
     save(2)
     asked = []
 
@@ -308,7 +308,7 @@ def test_the_eval_op_runs_exactly_num_evals_times(number):
 
 
 def test_the_end_of_input_before_is_a_clean_end():
-    """What was read counts."""
+    """Values that were read count."""
     hook = Calls()
     assert loop(eval_op="shifted", final_op="score", num_evals=9, hooks=[hook]) == 30
     assert hook.runs == 3
@@ -367,7 +367,7 @@ def declared() -> Graph:
 
 
 def summarized(**given: Any) -> list[tuple[Any, ...]]:
-    """Return what an evaluation without a final op tells."""
+    """Return the messages of an evaluation without a final op."""
     hook = Calls()
     loop(graph=declared(), hooks=[hook], **given)
     return hook.evaluated_

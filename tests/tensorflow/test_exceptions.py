@@ -84,7 +84,7 @@ class Row:
 
 
 def who(place: str, kind: str) -> str:
-    """Return whom the outcome names."""
+    """Return the name in the outcome."""
     if kind == "completed":
         return "caller"
     if (place, kind) == ("body", "end_of_input"):
@@ -116,7 +116,7 @@ def fresh(error: BaseException) -> Any:
 
 @pytest.mark.parametrize("row", table(), ids=str)
 def test_what_an_exception_does(row, calls, hook, make_graph, open_session):
-    """Who is called, what leaves, what should_stop and outcome say; all are told once."""
+    """The calls, the error that leaves, should_stop and outcome; all are told once."""
     error, caught = fresh(row.error), None
     hooks = hook("a"), hook("b", **{row.place: [error]}), hook("c")
     graph = make_graph(error if row.place == "run" else None)

@@ -124,7 +124,7 @@ def test_arguments_that_mean_the_same_are_called_the_same(argument, default):
 
 
 def test_it_returns_the_last_loss(train):
-    """That of the last step, from before its update."""
+    """The loss of the last step, from before its update."""
     assert train(number_of_steps=3) == 98.0
 
 
@@ -297,7 +297,7 @@ def test_its_second_answer_ends_the_training(train):
 
 
 def test_the_end_is_logged(train, capsys):
-    """Who stopped and why."""
+    """The hook that stopped, and the reason."""
     train(number_of_steps=2)
     assert (
         "kind=stopped who=learning.train() why='step 2 is reached'"
@@ -333,7 +333,7 @@ def test_a_period_of_0_saves_nothing(train, argument):
 
 
 def hooks_in(train: Callable[..., Any], **given: Any) -> dict[str, Any]:
-    """Return the hooks of a training by name, in their order."""
+    """Return the hooks of a run by name, in their order."""
     found = {}
 
     def step(session, train_op, global_step, kwargs):
@@ -531,7 +531,7 @@ def test_hooks_of_the_chief_are_for_the_chief(train):
 
 
 def test_the_callers_list_of_hooks_stays_as_it_is(train):
-    """What is added is added to a copy."""
+    """Additions are made to a copy."""
     hooks = [Steps()]
     train(RUN, hooks=hooks, number_of_steps=1)
     assert [type(hook) for hook in hooks] == [Steps]

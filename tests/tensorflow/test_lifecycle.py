@@ -193,7 +193,7 @@ def test_only_begin_may_change_the_graph(method, graph, open_session):
 
 
 def test_after_create_session_may_run_ops_and_write_variables(open_session):
-    """What it does to the backend session is there for the first run."""
+    """Its changes to the backend session are there for the first run."""
 
     class Initializes(SessionRunHook):
         def after_create_session(self, session):

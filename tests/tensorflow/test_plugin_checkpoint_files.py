@@ -119,7 +119,7 @@ def test_all_stay_where_no_number_is_given(most):
 
 
 def test_one_of_so_many_hours_stays_permanently(monkeypatch):
-    """As with keep_checkpoint_every_n_hours; here the first one stays, too."""
+    """As with keep_checkpoint_every_n_hours; here the first one also stays."""
     now = [0.0]
     monkeypatch.setattr("time.time", lambda: now[0])
 

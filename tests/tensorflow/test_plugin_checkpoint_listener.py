@@ -68,7 +68,7 @@ def counts(calls: list[str], name: str = "a") -> list[int]:
 
 
 def test_its_methods_do_nothing():
-    """Whoever overrides none has a listener all the same."""
+    """A class that overrides no method is also a listener."""
     plain = CheckpointSaverListener()
     plain.begin()
     assert plain.before_save(None, 1) is plain.after_save(None, 1) is None

@@ -32,7 +32,7 @@ class Writes(CheckpointSaverListener):
 
 @pytest.fixture
 def writes() -> Writes:
-    """What a saver wrote in this test."""
+    """The checkpoints of a saver in this test."""
     return Writes()
 
 
@@ -95,7 +95,7 @@ def test_a_checkpoint_is_there_before_the_first_run(open_session):
 
 
 def test_the_first_checkpoint_holds_the_initial_values():
-    """A training that failed early begins where it began."""
+    """A run that failed early begins where it began."""
     error = ValueError("bad batch")
     run_steps(saver(save_steps=100), errors={3: error}, reraise=False)
     assert restored() == (0, 0.0)
@@ -122,7 +122,7 @@ def test_checkpoints_come_every_so_many_steps(period, steps, custom_loop):
 
 
 def test_a_checkpoint_holds_the_values_after_its_run():
-    """What the run updated is in it: 1 + 2 + 3."""
+    """The updates of the run are in it: 1 + 2 + 3."""
     run_steps(saver(save_steps=3), steps=5, errors={5: OSError()}, reraise=False)
     assert restored() == (3, 6.0)
 

@@ -29,12 +29,12 @@ RECORDED = {
     3000: {"loss": 0.4, "accuracy": 0.7},
     3500: {"loss": 0.41, "accuracy": 0.68},
 }
-"""What was evaluated before the first run."""
+"""The evaluations before the first run."""
 
 
 @attrs.define(eq=False)
 class Recorded(SessionRunHook):
-    """Tells of evaluations when the session is made."""
+    """Reports evaluations when the session is made."""
 
     metrics: Mapping[int, Mapping[str, float]] = attrs.field(factory=RECORDED.copy)
     bus: Bus = attrs.field(factory=Bus)
@@ -49,7 +49,7 @@ class Recorded(SessionRunHook):
 
 
 def stops(*hooks: SessionRunHook, metrics=RECORDED) -> bool:
-    """Say whether evaluations stop a session, which they do after its first run."""
+    """Return whether evaluations stop a session, which they do after its first run."""
     steps = run_steps(Recorded(metrics), *hooks, steps=3)
     assert steps.global_step == (1 if steps.outcome.kind == "stopped" else 3)
     return steps.outcome.kind == "stopped"
@@ -223,7 +223,7 @@ def test_how_no_improvement_is_found(losses, most, stopped, sign):
 
 
 def test_a_metric_may_be_missing_before_min_steps():
-    """An evaluation that does not count need not have it."""
+    """An evaluation that does not count may lack it."""
     hook = stop_if_lower_hook("loss", 0.1, 2000, from_evaluations=True)
     assert not stops(hook, metrics={1000: {"other": 1.0}, 2000: {"loss": 0.5}})
 
@@ -315,7 +315,7 @@ def test_a_predicate_adds_nothing_to_a_run():
 
 
 def test_a_training_is_resumed_without_it(tmp_path):
-    """What a checkpoint holds of it is in nobody's way."""
+    """Its state in a checkpoint is in nobody's way."""
     run_steps(make_early_stopping_hook(lambda: True), directory=tmp_path)
     assert run_steps(directory=tmp_path, steps=3).global_step == 4
 
@@ -328,7 +328,7 @@ def test_it_can_be_added_to_a_training_that_is_resumed(tmp_path):
 
 
 def test_a_training_that_stopped_early_does_no_further_run(tmp_path):
-    """What the evaluations said before is known; TensorFlow does one run more each time."""
+    """Earlier evaluations are known; TensorFlow does one run more each time."""
     for start in range(3):
         hook = stop_if_higher_hook("accuracy", 0.6, from_evaluations=True)
         recorded = [] if start else [Recorded()]
@@ -337,12 +337,12 @@ def test_a_training_that_stopped_early_does_no_further_run(tmp_path):
 
 
 LOSSES = [abs(24 - step) + step % 3 for step in range(40)]
-"""What an evaluation finds by step: it falls until 24 and rises again."""
+"""The results of evaluations by step: they fall until 24 and rise again."""
 
 
 @pytest.mark.parametrize("first", [False, True])
 def test_killed_at_each_step_it_stops_by_the_same_evaluation(first, tmp_path):
-    """With an evaluation every five runs, whoever of the two hooks is called first."""
+    """With an evaluation every five runs, whichever of the two hooks is called first."""
 
     def train(done, killed=None, **given):
         evaluator = InMemoryEvaluatorHook(lambda s: {"loss": LOSSES[s.global_step]}, 5)

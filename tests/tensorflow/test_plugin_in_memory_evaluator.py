@@ -29,7 +29,7 @@ class Evaluations(SessionRunHook):
 
 @pytest.fixture
 def evaluations() -> Evaluations:
-    """What is evaluated in a session."""
+    """The evaluations in a session."""
     return Evaluations()
 
 
@@ -71,7 +71,7 @@ def test_the_first_evaluation_comes_before_the_first_run(evaluations, graph, ope
 
 @pytest.mark.parametrize("increment", [1, 2, 5])
 def test_it_counts_runs_and_not_steps(increment, evaluations, open_session):
-    """What a run adds to the global step does not matter."""
+    """The increment of the global step in a run does not matter."""
     graph = Graph()
     graph.variable("n", 0)
     graph.train_op(lambda n: n + 1, name="train", updates="n", increment=increment)

@@ -197,7 +197,7 @@ def test_an_unknown_name_is_an_error_before_the_first_step(open_session):
 
 
 def test_a_node_of_another_graph_is_a_value_error(open_session):
-    """Before the first step, too."""
+    """Also before the first step."""
     hook = LoggingTensorHook([graph_adding(1).nodes["n"]], every_n_iter=1)
     with pytest.raises(GraphError, match="belongs to another graph") as caught:
         open_session(hook, graph=graph_adding(1))
@@ -314,7 +314,7 @@ def test_after_an_error_nothing_is_logged_at_the_end(reports):
 
 
 def test_it_counts_on_after_a_recovery(reports):
-    """What was logged before it stays done: runs 1 and 3, of which the third is again 2."""
+    """Earlier lines count: runs 1 and 3, of which the third is again 2."""
 
     class FailsOnce(SessionRunHook):
         failed = False

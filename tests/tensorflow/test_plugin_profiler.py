@@ -71,7 +71,7 @@ def test_timelines_come_periodically(period, steps):
 
 
 def test_timelines_come_with_their_runs(open_session):
-    """With a period of 2 there is none after runs 1 and 3, and a new one after 2 and 4."""
+    """With a period of 2 there is no timeline after runs 1 and 3, and one after 2 and 4."""
     counts = []
     with open_session(ProfilerHook(save_steps=2, output_dir="out")) as session:
         counts.append(len(written()))

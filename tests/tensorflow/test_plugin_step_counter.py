@@ -36,7 +36,7 @@ class Listener(SessionRunHook):
 
 @pytest.fixture
 def listener() -> Listener:
-    """What hears of measurements in this test."""
+    """A listener to measurements in this test."""
     return Listener()
 
 

@@ -46,7 +46,7 @@ def test_it_goes_on_where_the_checkpoint_is_of_an_earlier_step():
 
 @pytest.mark.parametrize("saved", [3, 4])
 def test_it_stops_where_the_checkpoint_of_the_last_step_is_there(saved):
-    """That of the last step or a later one; without a pause."""
+    """The checkpoint of the last step or of a later one; without a pause."""
     run_steps(steps=saved, directory="chief")
     began = time.monotonic()
     steps = run_steps(StopAtCheckpointStepHook("chief", 3, 60), steps=5)

@@ -38,7 +38,7 @@ def graph_adding(increment: int) -> Graph:
 
 
 def curves(directory: str = "out") -> dict[str, list[tuple[int, float]]]:
-    """Return what TensorBoard's reader finds: the pairs of step and value by name."""
+    """Return the records in TensorBoard's reader: the pairs of step and value by name."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     events = EventAccumulator(directory).Reload()
@@ -67,7 +67,7 @@ def written(directory: str = "out") -> list[tuple[int, str]]:
 
 
 def kind_of(event: Any) -> str:
-    """Return what a record is, in a word."""
+    """Return the kind of a record, in a word."""
     from tensorboard.compat.proto.event_pb2 import SessionLog
 
     what = event.WhichOneof("what")
@@ -241,7 +241,7 @@ def test_it_adds_no_run_of_the_backend(open_session):
 
 @pytest.fixture
 def training():
-    """A training of 5 steps with a checkpoint each 3, the loss and the rate each 2."""
+    """A run of 5 steps with a checkpoint each 3, the loss and the rate each 2."""
     graph = graph_adding(1)
     with MonitoredTrainingSession(
         graph,

@@ -96,7 +96,7 @@ def test_which_steps_a_period_of_zero_means(period, due, clock):
 
 @pytest.mark.parametrize("period", [{"every_secs": 10}, {"every_steps": 10}])
 def test_the_first_update_tells_nothing(period):
-    """There is none before it to count from."""
+    """No earlier run exists to count from."""
     assert SecondOrStepTimer(**period).update_last_triggered_step(7) == (None, None)
 
 

@@ -1,4 +1,4 @@
-"""A training that is preempted anywhere ends as one that was left in peace."""
+"""A run that is preempted anywhere ends as one that was left in peace."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ RESTORES = ["create", "seek", "history.load_state_dict", "noise.after_create_ses
 
 @attrs.frozen
 class Final:
-    """What a training leaves.
+    """The results of a training run.
 
     Attributes:
         weights: the variables.
@@ -288,7 +288,7 @@ def run(tmp_path: Path, saves: bool, *points: str) -> tuple[Final, Machine]:
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Any]:
-    """What a training does that nothing interrupts, by whether it saves."""
+    """The results of an uninterrupted run, by whether it saves."""
     return {saves: run(tmp_path_factory.mktemp("run"), saves) for saves in (True, False)}
 
 
@@ -331,7 +331,7 @@ def test_a_preemption_changes_nothing_in_the_end(
 
 @pytest.mark.parametrize("place", RESTORES)
 def test_a_preemption_of_the_first_restore_changes_nothing_in_the_end(place, tmp_path):
-    """A training stopped at step 23 resumes as well if its restore is preempted, too."""
+    """A run stopped at step 23 also resumes if its restore is preempted."""
     undisturbed, _ = run(tmp_path, True)
     random.seed(7)
     np.random.seed(7)

@@ -144,7 +144,7 @@ def test_the_broken_session_is_closed_before_a_new_one_is_made(calls, graph, ope
 
 
 def test_a_backend_that_cannot_be_closed_is_left_behind(graph, open_session):
-    """What the close of a preempted backend raises does not matter."""
+    """An error in the close of a preempted backend does not matter."""
     broken = []
 
     class Backend(EmbeddedSession):
@@ -173,7 +173,7 @@ def test_without_a_checkpoint_variables_and_step_start_anew(hook, open_session):
 
 
 def test_initializing_anew_gives_the_same_initial_values(hook, graph, open_session):
-    """What init_fn draws from Python's generator, it draws again."""
+    """init_fn draws the numbers of Python's generator again."""
     drawn = []
 
     def init(scaffold: Any, session: Any) -> None:
@@ -224,7 +224,7 @@ def test_the_repeated_run_has_the_same_fetches_feeds_and_options(hook, open_sess
 
 
 def test_hooks_are_the_same_objects_with_their_attributes(hook, make_graph):
-    """What a hook does not declare as its state is untouched by a recovery."""
+    """A hook's attributes that are not its declared state are untouched by a recovery."""
     counts = Counts()
     gone = hook("z", after=[None] * 4 + [AbortedError("gone")])
     with saved_every_third(counts, gone, graph=make_graph()) as session:
@@ -234,7 +234,7 @@ def test_hooks_are_the_same_objects_with_their_attributes(hook, make_graph):
 
 
 def test_a_hooks_state_comes_back_with_the_checkpoint(hook, make_graph):
-    """What ``state_dict`` returned for the checkpoint is loaded: it fits the step."""
+    """The result of ``state_dict`` for the checkpoint is loaded: it fits the step."""
     counts = KeepsCount()
     gone = hook("z", after=[None] * 4 + [AbortedError("gone")])
     with saved_every_third(counts, gone, graph=make_graph()) as session:
@@ -322,7 +322,7 @@ def test_a_stop_asked_for_in_an_aborted_run_is_not_lost(trains, hook, open_sessi
 
 
 def test_a_stop_asked_for_in_an_aborted_run_survives_several_aborts(hook, open_session):
-    """However often the repeated run is aborted, too."""
+    """However often the repeated run is also aborted."""
     aborts = [AbortedError("1"), AbortedError("2"), UnavailableError("3")]
     with open_session(StopsOnce(), hook("b", after=aborts)) as session:
         session.run("train")

@@ -90,7 +90,7 @@ def test_a_request_cannot_be_changed():
 
 
 def test_run_values_have_results_options_and_metadata(graph):
-    """What a hook is handed after a run has these three, and two of our own."""
+    """A hook's values after a run have these three, and two of our own."""
     fields = [field.name for field in attrs.fields(SessionRunValues)]
     assert fields == ["results", "options", "run_metadata", "global_step", "skipped"]
     hook = Asker(SessionRunArgs("n"))
@@ -309,7 +309,7 @@ def test_options_do_not_grow_from_run_to_run(graph):
 
 
 def test_the_callers_metadata_object_reaches_every_hook(graph):
-    """What the backend records goes into it, for all to read."""
+    """The backend's record goes into it, for all to read."""
     hooks, mine = (Asker(), OtherHook(SessionRunArgs("n"))), RunMetadata()
     run(graph, *hooks, run_metadata=mine)
     assert all(hook.values[0].run_metadata is mine for hook in hooks)

@@ -64,7 +64,7 @@ def test_run_after_a_stop_is_refused(calls, hook, open_session):
 
 
 def test_a_stop_of_the_coordinator_refuses_no_run(open_session):
-    """Then ``should_stop`` is true, and ``run`` works all the same."""
+    """Then ``should_stop`` is true, and ``run`` works anyway."""
 
     class Coordinates(SessionRunHook):
         def after_create_session(self, coord):
@@ -123,7 +123,7 @@ def test_all_before_run_come_before_the_one_run_of_the_backend(
 
 
 def test_each_hook_gets_its_own_results_and_nothing_else(open_session):
-    """What others and the caller fetch is not in a hook's results; None is for none."""
+    """Fetches of others and the caller are not in a hook's results; None is for none."""
     hooks = [Asks("n"), Asks(None), Asks({"step": "global_step"}), SessionRunHook()]
     with open_session(*hooks) as session:
         session.run("train")
@@ -132,7 +132,7 @@ def test_each_hook_gets_its_own_results_and_nothing_else(open_session):
 
 
 def test_hooks_share_the_options_and_metadata_of_a_run(open_session):
-    """The caller's metadata object is what the backend fills and every hook is given."""
+    """The backend fills the caller's metadata object, which every hook is given."""
     hooks, metadata = [Asks(), Asks()], RunMetadata()
     with open_session(*hooks) as session:
         session.run("train", options=RunOptions(trace_level=1), run_metadata=metadata)
@@ -143,7 +143,7 @@ def test_hooks_share_the_options_and_metadata_of_a_run(open_session):
 
 
 def test_a_wish_to_stop_counts_once_all_after_run_are_over(open_session):
-    """Until then the session's ``should_stop`` is false, for hooks called later, too."""
+    """Until then the session's ``should_stop`` is false, also for hooks called later."""
     seen = []
 
     class Looks(SessionRunHook):
@@ -172,7 +172,7 @@ def test_a_wish_to_stop_counts_once_all_after_run_are_over(open_session):
     ids=repr,
 )
 def test_the_caller_gets_its_own_part_in_its_own_structure(fetches, values, open_session):
-    """What hooks fetch besides does not show in the result."""
+    """Further fetches of hooks do not show in the result."""
     with open_session(Asks(["n", "global_step"])) as session:
         session.run("n")
         result = session.run(fetches, {"n": 7})

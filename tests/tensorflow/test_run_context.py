@@ -47,7 +47,7 @@ def run(graph: Graph, *hooks: Any, fetches: Any = "train", **more: Any) -> Any:
 
 @pytest.mark.parametrize("attribute", ["original_args", "stop_requested"])
 def test_a_context_is_read_only(graph, attribute):
-    """What was asked for and whether to stop can be read, and set by nobody."""
+    """The requests and the stop flag can be read, and set by nobody."""
     hook = Asker()
     run(graph, hook)
     with pytest.raises(AttributeError):

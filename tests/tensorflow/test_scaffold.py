@@ -101,7 +101,7 @@ def test_a_scaffold_may_be_finalized_again():
 
 
 def test_finalize_needs_no_variables():
-    """A graph of nothing but the global step has a scaffold, too."""
+    """A graph of nothing but the global step also has a scaffold."""
     graph = Graph()
     Scaffold(graph).finalize()
     assert graph.finalized
@@ -177,7 +177,7 @@ def test_pieces_are_copied_from_another_scaffold():
 
 @pytest.mark.parametrize("name", PIECES)
 def test_own_pieces_win_over_copied_ones(name):
-    """What is given stands, though the other scaffold has it, too."""
+    """A given argument stands, though the other scaffold also has it."""
     source = Scaffold(small_graph(), **{piece: object() for piece in PIECES})
     mine = object()
     copy = Scaffold(small_graph(), copy_from_scaffold=source, **{name: mine})

@@ -99,7 +99,7 @@ def moved(row: Row, start: int) -> list[int]:
 
 
 def resumed(row: Row, start: int, saved: bool) -> list[int]:
-    """Return what is left of two sessions, of which the second resumed at a step."""
+    """Return the results of two sessions, of which the second resumed at a step."""
     if row.hook in KEEPING:
         return list(row.steps)
     before = [step for step in row.steps if step <= start]
@@ -136,13 +136,13 @@ class Group:
         return self.rows[0].last
 
     def training(self, errors: Mapping[int, Exception] | None = None) -> Training:
-        """Return a training with the hooks of all rows, and a saver if it is not there."""
+        """Return a run with the hooks of all rows, and a saver if it is not there."""
         hooks = {row.hook for row in self.rows}
         save_every = None if "checkpoint-saver" in hooks else 2 * self.increment
         return Training(self.rows, self.custom_loop, save_every, dict(errors or {}))
 
     def resumed(self, start: int, saved: bool = False) -> dict[str, list[int]]:
-        """Return what is left of two sessions, of which the second resumed at a step.
+        """Return the results of two sessions, of which the second resumed at a step.
 
         Args:
             start: the step.
@@ -250,7 +250,7 @@ def folders(monkeypatch):
 @MOMENTS
 @EACH
 def test_after_a_kill_the_schedules_go_on(group, moments, folders):
-    """What is left of both sessions is what one alone would have done.
+    """Both sessions together leave the same as one alone.
 
     The killed run is lost, and all since the newest checkpoint is done again. Where a
     hook keeps no state, its schedule counts from the step that is restored.

@@ -109,7 +109,7 @@ def test_run_with_hooks_may_be_called_several_times():
 
 
 def test_backend_runs_and_hooked_runs_work_on_one_state():
-    """What a step function runs before, between and after is seen by the hooks' runs."""
+    """Runs of a step function before, between and after are seen by the hooks' runs."""
     hook = Trace()
 
     def step_fn(step_context):
@@ -302,7 +302,7 @@ def test_the_second_call_gets_the_new_backend_session():
 
 @pytest.mark.parametrize("preempted", PREEMPTIONS)
 def test_a_singular_session_calls_a_step_fn_once(preempted):
-    """A preemption leaves it, as any error does."""
+    """A preemption leaves it, like any error."""
     turns: list[int] = []
 
     def step_fn(step_context):

@@ -112,7 +112,7 @@ def test_a_finished_context_stops_nothing(open_session):
 
 
 def test_a_stop_cannot_be_withdrawn(open_session):
-    """``stop_requested`` cannot be set, and whoever asks again changes nothing."""
+    """``stop_requested`` cannot be set, and asking again changes nothing."""
     refused = []
 
     class Withdraws(SessionRunHook):

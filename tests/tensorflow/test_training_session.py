@@ -206,7 +206,7 @@ def test_no_period_for_checkpoints_leaves_the_directory_to_restoring():
 
 
 def test_a_session_saves_at_its_end_and_the_next_one_resumes():
-    """What was trained after the last period is saved, too."""
+    """The steps after the last period are also saved."""
     with opened(checkpoint_dir="c") as session:
         session.run("train")
         session.run("train")

@@ -102,7 +102,7 @@ def test_variables_are_initialized(cls):
 
 
 def test_a_session_stops_at_the_last_step():
-    """Each later session on the checkpoints stops there, too."""
+    """Each later session on the checkpoints also stops there."""
     for expected in [3, 4]:
         stop = StopAtStepHook(last_step=expected)
         with monitored(counting(), stop, saver(), directory="runs") as session:
@@ -121,7 +121,7 @@ def test_num_steps_count_from_the_step_that_was_restored():
 
 
 def test_num_steps_count_from_the_step_that_init_fn_set():
-    """What init_fn loads counts as a start as well."""
+    """Values that init_fn loads count as a start as well."""
 
     def init_fn(scaffold: Any, session: Any) -> None:
         session.global_step = 10
@@ -336,7 +336,7 @@ def test_an_error_in_the_coordinator_leaves_a_singular_session():
 
 
 def test_a_singular_session_shows_its_backend_session():
-    """While it is open; then there is none."""
+    """While it is open, and not afterwards."""
     session = SingularMonitoredSession(counting(), config=OFF)
     with session:
         assert isinstance(session.raw_session(), EmbeddedSession)

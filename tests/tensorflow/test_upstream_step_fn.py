@@ -72,7 +72,7 @@ def test_a_step_fn_returns_what_it_computes():
 
 
 def test_a_step_fn_may_return_a_type():
-    """What it returns is handed on as it is, whatever it is."""
+    """Its result is handed on as it is, whatever it is."""
     with session_of() as session:
         assert session.run_step_fn(lambda step_context: int) is int
 

@@ -239,7 +239,7 @@ class LabelHook(SessionRunHook):
 
 
 class PredictHook(LabelHook):
-    """The same without a fault."""
+    """The hook above without its fault."""
 
     def after_run(self, run_values):
         self.seen += len(run_values.results[1])

@@ -68,7 +68,7 @@ SOME = cases(" or ".join([*OWN, *OTHERS]), " or ".join(["not built_in", *OTHERS]
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
-    """Return what the suite finds in all of them."""
+    """Return the findings of the suite in all of them."""
     mutants = [f"tests.testing.mutants:{name}" for name in MUTANTS]
     options = [f"--backend={name}" for name in [*GOOD.values(), *mutants, EXCUSED]]
     with contextlib.chdir(tmp_path_factory.mktemp("suite")):

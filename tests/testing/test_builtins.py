@@ -41,7 +41,7 @@ SETTINGS = {
     "time-limit": ["limit=1h", "kind=stopped"],
     "weight-average": ["decay=0.5"],
 }
-"""What each hook is given, so that it acts in the few steps that there are."""
+"""Settings for each hook, so that it acts in the few steps."""
 IN_LOOPS = {"gradient-accumulation": ["runs=2"], "lr-finder": None}
 """Other settings in custom loops; None for a hook that ends them, as its page says."""
 ELSEWHERE = {"batch-size-finder"}

@@ -61,5 +61,5 @@ def test_what_differs(one, other, place, how):
     ],
 )
 def test_what_cannot_be_saved(state, fault):
-    """All that a codec need not take."""
+    """All values that a codec may refuse."""
     assert list(unsavable(state)) == [fault]

@@ -54,7 +54,7 @@ def test_it_is_found_in_this_process(fake_dist):
 
 
 def test_it_is_found_in_processes(fake_dist):
-    """A process that the test starts sees it, too."""
+    """A process that the test starts also sees it."""
     fake_dist("fake-hello", ENTRIES, modules={"fake_hello": HOOK})
     code = (
         "from hookbus.testing import *; from hookbus import *; run_steps(steps=1, config=C)"

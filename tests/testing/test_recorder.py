@@ -39,7 +39,7 @@ def test_every_call_of_a_hook_is_kept():
 
 
 def test_a_recorder_does_not_show_itself(recorder):
-    """Nor does any other: what is kept is what the hooks would have done without."""
+    """Nor does any other: the hooks act as they would have without it."""
     run_steps(recorder, Recorder(), steps=1)
     assert {call.plugin for call in recorder.calls} == {None}
 
@@ -54,7 +54,7 @@ def test_calls_can_be_chosen(recorder):
 
 
 def test_the_backend_session_can_be_read_later(recorder):
-    """Variables are there when the session is over, too."""
+    """Variables are still there when the session is over."""
     run_steps(recorder, steps=3)
     assert recorder.session.variables() == {"w": 6.0}
 
@@ -146,7 +146,7 @@ def test_what_a_hook_emits_is_kept_even_if_nobody_listens(listens):
 
 
 class MoreHook(SessionRunHook):
-    """Listens, too."""
+    """Also listens."""
 
     @hookimpl
     def measured(self):

@@ -130,7 +130,7 @@ def test_the_model_trains(custom_loop):
 
 
 def test_a_hook_can_assign_a_variable():
-    """What a hook assigned is what the variable is at the end."""
+    """At the end the variable has the value that a hook assigned."""
 
     class RateHook(SessionRunHook):
         def after_run(self, run_context):
@@ -304,7 +304,7 @@ class SeesHook(SessionRunHook):
 @pytest.mark.parametrize("custom_loop", LOOPS)
 @pytest.mark.parametrize("kind", ["eval", "predict"])
 def test_a_session_of_another_kind_trains_nothing(kind, custom_loop, tmp_path):
-    """It computes what hooks fetch, and restores what a training has saved."""
+    """It computes what hooks fetch, and restores what a run has saved."""
     run_steps(steps=2, directory=tmp_path, custom_loop=custom_loop)
     hook = SeesHook()
     steps = run_steps(hook, steps=3, kind=kind, directory=tmp_path, custom_loop=custom_loop)

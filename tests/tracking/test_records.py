@@ -116,7 +116,7 @@ def test_a_graph_has_its_loss_and_its_summaries() -> None:
 
 
 class Measuring(SessionRunHook):
-    """Measures and evaluates behind the second step."""
+    """Measures and evaluates after the second step."""
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
         step = run_values.global_step
@@ -169,7 +169,7 @@ def test_the_commit_of_the_program_is_known(tmp_path: Path) -> None:
 
 
 def test_a_resumed_run_keeps_its_id_and_takes_nothing_twice() -> None:
-    """What came behind the checkpoint was told before, and the state knows it."""
+    """Records from after the checkpoint were told before, and the state knows it."""
     first, second = Taken(every_n_steps=2), Taken(every_n_steps=2)
     train(first, steps=6, directory=RUN)
     train(second, steps=12, directory=RUN)

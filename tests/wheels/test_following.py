@@ -33,7 +33,7 @@ PINNED = re.compile(r"^(?:jax|torch)==.+", re.MULTILINE)
 
 
 def pip_variables(wheels: Path) -> dict[str, str]:
-    """Return what makes pip take hookbus from the wheels, and all else from its index.
+    """Return options for pip to take hookbus from the wheels, and all else from its index.
 
     JAX and PyTorch have the versions that their tests have: newer ones may be gigabytes
     larger.

@@ -217,7 +217,7 @@ def metadata_of(wheel: zipfile.ZipFile) -> Message:
 
 
 def tops(wheel: zipfile.ZipFile) -> set[str]:
-    """Return what a wheel puts into site-packages, its metadata left out."""
+    """Return the files that a wheel puts into site-packages, its metadata left out."""
     found = {name.split("/")[0] for name in wheel.namelist()}
     return {name for name in found if not name.endswith(".dist-info")}
 

@@ -58,7 +58,7 @@ def test_the_global_step_counts_train_ops(run: Runner) -> None:
         expect(found, step, f"global_step after {names}", "Add what train ops add up to")
     expect(type(run.session.global_step), int, "the type of global_step", "It is an int")
     expect(
-        run("global_step", "train"), [3, None], "a run of global_step", "It is read, too"
+        run("global_step", "train"), [3, None], "a run of global_step", "It is also read"
     )
 
 

@@ -136,7 +136,7 @@ def test_killed_and_resumed_it_ends_like_an_uninterrupted_one(
     expect(found, [0, 2, 4], "the steps of its checkpoints", "")
     resumed = killed.train(backend.model, tmp_path / "killed")
     advice = "Restore all values bit for bit, and the positions of inputs"
-    expect(resumed, whole, "the variables of the resumed training", advice)
+    expect(resumed, whole, "the variables of the resumed run", advice)
 
 
 @pytest.mark.parametrize("plugin", SCENARIOS)
@@ -154,5 +154,5 @@ def test_all_built_in_hooks_together_do_the_same_as_everywhere(
     found = all_at_once(of_graphs(model), tmp_path / "found")
     wanted = all_at_once(of_graphs(BackendModel()), tmp_path / "wanted")
     for part, value in wanted.items():
-        expect(found[part], value, f"{part!r} of a training with all hooks", "")
+        expect(found[part], value, f"{part!r} of a run with all hooks", "")
     expect(found["end"], ("stopped", "stop-at-step", 7, 728), "the end of the training", "")

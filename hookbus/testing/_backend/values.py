@@ -25,7 +25,7 @@ from hookbus.testing.backend_model import BackendModel
 from hookbus.validation import signature_of
 
 OPTIONAL = ("fork",)
-"""The methods of a session that a backend need not have."""
+"""The methods of a session that a backend may lack."""
 HOST = (bool, int, float, complex, str, bytes, np.ndarray, np.generic)
 
 
@@ -205,7 +205,7 @@ def test_a_fork_is_independent(run: Runner) -> None:
     try:
         other, fresh = (Runner(run.session.fork(i)) for i in ("copy", "fresh"))
     except (AttributeError, UsageError):
-        return  # it need not have forks
+        return  # forks are optional
     for fork in (other, fresh):
         expect(fork.state, before, "a fork", "Give it the current values")
     for fork in (other, fresh):

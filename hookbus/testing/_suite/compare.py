@@ -35,7 +35,7 @@ def differences(one: Any, other: Any, path: str = "state") -> Iterator[tuple[str
 
 
 def unsavable(value: Any, path: str = "state") -> Iterator[str]:
-    """Yield the faults of a state: parts that a codec need not accept.
+    """Yield the faults of a state: parts that a codec may refuse.
 
     >>> list(unsavable({"seen": {1, 2}}))
     ["state['seen'] is a set"]

@@ -31,6 +31,18 @@ class BatchSizeFinderHook(SessionRunHook):
 
     Raises:
         UsageError: the session has a graph, or the batch has no examples to repeat.
+
+    >>> from hookbus import Config, MonitoredSession
+    >>> quiet = Config(autoload=False, header=False)
+    >>> hook = BatchSizeFinderHook(doublings=2)
+    >>> with MonitoredSession(hooks=[hook], config=quiet) as session:
+    ...     weights = session.track(w={"w": 0.0})
+    ...     for batch in session.iterate([[1.0, 2.0]] * 8, name="batch"):
+    ...         with session.step():
+    ...             print(len(batch))
+    2
+    4
+    8
     """
 
     options = hookbus.HookOptions(main_setting="name", rolls_back="step")
@@ -107,7 +119,7 @@ def _leaves(batch: Any) -> Iterator[Any]:
 
 
 def _times(batch: Any, times: int) -> Any:
-    """Return a batch with each list and array so many times behind itself."""
+    """Return a batch with each list and array repeated so many times."""
     parts = _parts(batch)
     if parts is not None:
         repeated = {key: _times(part, times) for key, part in parts.items()}

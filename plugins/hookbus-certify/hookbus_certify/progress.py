@@ -41,7 +41,7 @@ class Progress:
             self._status.stop()
 
     def begins(self, what: str) -> None:
-        """Tell that a run begins."""
+        """Report that a run begins."""
         self._count += 1
         of = f" of {self.expected}" if self._count <= self.expected else ""
         line = f"run {self._count}{of}: {what}"

@@ -207,7 +207,7 @@ class Examiner:
             found: Unequal | None = Unequal(None, "the script fails", "where it resumes")
         else:
             whole = reference.whole
-            # Hooks begin their periods anew after a stop, as after a training that is done.
+            # Hooks begin their periods anew after a stop, as after a run that is done.
             hooks = trial.kind != "stop"
             found = self.comparison.states(whole.folder, resumed.folder, hooks)
             found = found or self._of_ends(whole, resumed)

@@ -21,7 +21,7 @@ from hookbus_certify.trials import Examiner, Reference
 _RUNS = 3
 """How many runs must be equal, as two may be by chance."""
 _MORE = 20
-"""How many steps behind the first one that differs are run; one may be equal by chance."""
+"""How many steps after the first one that differs are run; one may be equal by chance."""
 _MOST_BYTES, _MOST_FILES = 200 * 2**20, 5000
 """The size of a working folder that is copied for an experiment."""
 # Those with threads come first: what they decide may be equal by chance under the others.

@@ -74,7 +74,7 @@ def read(words: Sequence[str]) -> Arguments | None:
     if switches & {"-h", "--help"}:
         return None
     if not before.program or before.program[0] == "-m":
-        raise UsageError(f"hookbus replay needs the directory of a training: {_NEXT}")
+        raise UsageError(f"hookbus replay needs the directory of a run: {_NEXT}")
     if not behind.program:
         raise UsageError(f"hookbus replay needs the script of the training: {_NEXT}")
     first, last, break_at = (_step(name, own.get(name)) for name in _STEPS)

@@ -22,7 +22,7 @@ class Part:
 
     Attributes:
         start: the checkpoint of the training to start from.
-        passed: its checkpoints behind that one, to compare with, the oldest first.
+        passed: its later checkpoints, to compare with, the oldest first.
         last: the step to end after.
     """
 
@@ -76,11 +76,11 @@ def chosen(asked: Arguments) -> Course:
     if not stored:
         what = "has no checkpoints" if directory.is_dir() else "is no directory"
         raise UsageError(
-            f"{str(directory)!r} {what}: give hookbus replay the directory of a training"
+            f"{str(directory)!r} {what}: give hookbus replay the directory of a run"
         )
     oldest, newest = stored[0].global_step, stored[-1].global_step
     failure = _failure(directory, newest)
-    # The step that failed may be the one behind the last that was counted.
+    # The step that failed may be the one after the last that was counted.
     end = newest if failure is None else int(failure["step"]) + 1
     first = oldest if asked.first is None else asked.first
     if first < oldest:
@@ -93,7 +93,7 @@ def chosen(asked: Arguments) -> Course:
         known = f"its newest checkpoint is that of step {newest}"
         if failure is not None:
             known = f"the training ended at step {failure['step']}"
-        raise UsageError(f"--to {last} is behind the end of {str(directory)!r}: {known}")
+        raise UsageError(f"--to {last} is after the end of {str(directory)!r}: {known}")
     if asked.last is not None and last < first:
         raise UsageError(f"--to {last} is before --from {first}")
     starts = [info for info in reversed(stored) if info.global_step <= first]
@@ -129,7 +129,7 @@ def outcome_in(directory: Path) -> Mapping[str, Any] | None:
 
 
 def _failure(directory: Path, newest: int) -> Mapping[str, Any] | None:
-    """Return the outcome if the training ended behind its newest checkpoint.
+    """Return the outcome if the training ended after its newest checkpoint.
 
     It failed, or a hook stopped it and refused to save.
     """

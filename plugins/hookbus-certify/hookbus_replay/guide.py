@@ -103,7 +103,7 @@ class ReplayGuideHook(SessionRunHook):
         return Due(min(later)) if later else None
 
     def before_run(self, run_context: SessionRunContext) -> None:
-        """Judge the steps before this run, and stop behind the last one."""
+        """Judge the steps before this run, and stop after the last one."""
         began = run_context.global_step
         self._settle(began)
         if self._is_over or began >= self._todo.last:

@@ -169,7 +169,7 @@ class Scratch:
             unfinished.replace(path)
 
     def await_part(self, part: int) -> str:
-        """Wait until the chief tells of a part; return what it says.
+        """Wait until the chief reports a part; return its message.
 
         Raises:
             CheckpointError: it does not.

@@ -68,7 +68,7 @@ def temporary(tmp_path_factory, monkeypatch) -> Path:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of a training that was stopped after step 7, and resumed."""
+    """Return the folder of a run that was stopped after step 7, and resumed."""
     folder = new_folder(tmp_path_factory, "trained")
     (folder / "train.py").write_text(TRAINING)
     for flags in (("--stop-at-step", "7"), ()):
@@ -79,7 +79,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def replay(trained: Path, temporary: Path) -> Callable[..., Done]:
-    """Return a function that replays this training, and checks that it stays as it is."""
+    """Return a function that replays this run, and checks that it stays as it is."""
 
     def replay(*words: str | Path) -> Done:
         before = files_in(trained / "runs")

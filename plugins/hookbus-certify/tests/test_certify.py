@@ -1,4 +1,4 @@
-"""Tests that exact scripts are certified, and that nothing of theirs is touched."""
+"""Tests that exact scripts are certified, and that their files are not touched."""
 
 from __future__ import annotations
 

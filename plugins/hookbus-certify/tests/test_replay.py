@@ -129,7 +129,7 @@ def test_a_damaged_checkpoint_is_left_out_at_the_start(trained, tmp_path: Path):
 
 
 def test_a_script_with_a_config_of_its_own_does_not_train_into_the_directory():
-    """The flag for the directory holds for it, too; the hooks of the replay do not."""
+    """The flag for the directory also holds for it; the hooks of the replay do not."""
     write(TRAINING)
     assert run("run", "-q", "train.py").returncode == 0
     own = TRAINING.replace("Session(\n", "Session(config=Config(autoload=False),")
@@ -143,7 +143,7 @@ def test_a_script_with_a_config_of_its_own_does_not_train_into_the_directory():
 
 @IN_FULL
 def test_a_script_that_stops_earlier_is_started_again():
-    """As often as the training was, whose checkpoints do not tell of each start."""
+    """As often as the training was; its checkpoints do not record each start."""
     write(TRAINING)
     flags = ("-q", "--stop-at-step-num-steps", "4", "train.py")
     for _ in range(3):

@@ -20,8 +20,8 @@ TWICE = TRAINING + TRAINING.partition("np.random.seed(1)")[2].replace(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "hookbus replay needs the directory of a training: write hookbus replay DIR"),
-        (["--from", "3"], "hookbus replay needs the directory of a training"),
+        ([], "hookbus replay needs the directory of a run: write hookbus replay DIR"),
+        (["--from", "3"], "hookbus replay needs the directory of a run"),
         (["runs"], "hookbus replay needs the script of the training"),
         (["runs", "--from"], "--from needs a value after it"),
         (["runs", "--to", "-1", "train.py"], "--to needs a value after it"),
@@ -31,7 +31,7 @@ TWICE = TRAINING + TRAINING.partition("np.random.seed(1)")[2].replace(
         (["..", "train.py"], "'..' has no checkpoints: give hookbus replay"),
         (
             ["runs", "--to", "16", "train.py"],
-            "--to 16 is behind the end of 'runs': its newe",
+            "--to 16 is after the end of 'runs': its newe",
         ),
         (["runs", "--from", "9", "--to", "8", "train.py"], "--to 8 is before --from 9"),
         (

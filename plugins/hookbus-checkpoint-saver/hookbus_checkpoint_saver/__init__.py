@@ -69,6 +69,14 @@ class CheckpointSaverHook(SessionRunHook):
     Raises:
         UsageError: not exactly one period is given, settings contradict each other, the
             value is not a number, or a session has no directory.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> from hookbus import list_checkpoints
+    >>> from hookbus.testing import run_steps
+    >>> with TemporaryDirectory() as folder:
+    ...     _ = run_steps(CheckpointSaverHook(folder, save_steps=2), steps=4)
+    ...     [checkpoint.global_step for checkpoint in list_checkpoints(folder)]
+    [0, 2, 4]
     """
 
     options = hookbus.HookOptions(

@@ -214,7 +214,7 @@ def test_the_sessions_directory_is_taken() -> None:
 
 
 def test_a_directory_of_the_savers_own_is_restored_from() -> None:
-    """What the saver wrote, the next session with such a saver starts from."""
+    """The next session with such a saver starts from its checkpoint."""
     train(saver(save_steps=1), runs=3)
     with session(saver(save_steps=1)) as opened:
         assert opened.global_step == 3

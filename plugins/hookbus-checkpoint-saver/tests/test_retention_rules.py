@@ -34,7 +34,7 @@ needs_kills = pytest.mark.skipif(sys.platform == "win32", reason="forks and kill
 
 
 def stepped(w: np.ndarray, x: float) -> np.ndarray:
-    """Do a step of a training whose loss goes up and down."""
+    """Do a step of a run whose loss goes up and down."""
     return w + np.sin(x * np.arange(3.0))
 
 

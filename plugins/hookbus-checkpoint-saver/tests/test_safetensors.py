@@ -191,7 +191,7 @@ def test_every_value_comes_back_as_it_was(value: Any) -> None:
 @settings(RELAXED, max_examples=examples(40))
 @given(st.lists(LEAVES, min_size=1, max_size=8))
 def test_every_variable_comes_back_through_a_session(values: list[Any]) -> None:
-    """What a session saves as variables, the next session restores as it was."""
+    """Variables that a session saves are restored as they were by the next session."""
     with tempfile.TemporaryDirectory() as folder:
         with session_of(values, folder):
             pass
@@ -311,13 +311,13 @@ def test_strings_that_are_no_valid_unicode_come_back(codes: list[int]) -> None:
 
 
 def test_an_array_below_a_key_with_surrogates_comes_back() -> None:
-    """The name under which an array lies in the file need not be valid Unicode."""
+    """The name under which an array lies in the file may be invalid Unicode."""
     key = chr(0xDCFF)
     assert round_trip({key: np.ones(2)})[key].tolist() == [1.0, 1.0]
 
 
 def test_a_structure_with_titles_comes_back() -> None:
-    """What write() takes, read() can read: titles of fields included."""
+    """read() can read everything that write() takes: titles of fields included."""
     array = np.zeros(2, np.dtype([(("title", "name"), "i4")]))
     assert_same(array, round_trip(array))
 

@@ -78,6 +78,12 @@ class EarlyStoppingHook(SessionRunHook):
     Raises:
         UsageError: settings contradict each other or are missing, the value is not a
             number, or an evaluation does not have the metric.
+
+    >>> from hookbus.testing import run_steps
+    >>> losses = [3.0, 1.0, 2.0, 2.0, 2.0]
+    >>> steps = run_steps(EarlyStoppingHook(patience=2), values={"loss": losses})
+    >>> steps.global_step, steps.outcome.who
+    (4, 'early-stopping')
     """
 
     options = hookbus.HookOptions(

@@ -371,7 +371,7 @@ ACCURACIES = {1: {"accuracy": 0.5}, 3: {"accuracy": 0.7}, 6: {"accuracy": 0.6}}
 @pytest.mark.parametrize("first", [False, True])
 @pytest.mark.parametrize("event", ["before_run", "after_run", "after_save"])
 def test_an_evaluation_stops_in_its_own_run(event, first, tmp_path):
-    """Wherever in a run it comes, and whoever of the two is called first."""
+    """Wherever in a run it comes, and whichever of the two is called first."""
     hooks = [from_evaluations(), Evaluates(ACCURACIES, event)]
     given = {"directory": tmp_path, "save_checkpoint_steps": 1}
     steps = run_steps(*(hooks if first else hooks[::-1]), **given)
@@ -467,7 +467,7 @@ def test_several_hooks_each_may_stop():
 
 
 def test_a_hook_object_that_is_used_again_starts_anew():
-    """What it knew was of another training."""
+    """Its knowledge was of another run."""
     hook = every_run(patience=2)
     assert stopped(hook, 1, 2, 3, 4) == 3
     assert stopped(hook, 9, 8, 9, 9) == 4
@@ -492,7 +492,7 @@ def test_a_value_over_all_ranks_is_a_node_and_has_a_period_in_steps(settings):
 
 
 def test_it_looks_at_every_run_by_default():
-    """In code as by flags: a short training stops where its patience ends."""
+    """In code as by flags: a short run stops where its patience ends."""
     steps = run_steps(EarlyStoppingHook(patience=2), values={"loss": [3.0, 4.0, 5.0, 1.0]})
     assert (steps.outcome.who, steps.outcome.step) == ("early-stopping", 3)
 

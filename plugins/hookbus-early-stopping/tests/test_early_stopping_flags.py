@@ -92,7 +92,7 @@ def test_flags(flags, said):
 
 
 def test_by_default_it_looks_at_every_run():
-    """So it also stops a training that takes less than a second."""
+    """So it also stops a run that takes less than a second."""
     assert run_script("--early-stopping-patience", "4").stdout == "stopped 9\n"
 
 

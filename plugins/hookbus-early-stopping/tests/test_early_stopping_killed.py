@@ -29,7 +29,7 @@ RULES: Mapping[str, tuple[dict[str, Any], int]] = {
     "evaluations": ({"patience": 8, "from_evaluations": True}, 30),
     "never": ({"patience": 20}, STEPS),
 }
-"""Settings, and the step at which a training ends that has 40 steps at most."""
+"""Settings, and the step at which a run ends that has 40 steps at most."""
 
 SCRIPT = '''
 import json, os, signal, sys, traceback
@@ -159,7 +159,7 @@ def train(
 
 
 def flags(settings: Mapping[str, Any]) -> list[str]:
-    """Return what sets a hook so on the command line."""
+    """Return the flags that set a hook in this way."""
     period = {} if settings.get("from_evaluations") else {"run_every_steps": 1}
     return [
         f"--early-stopping-{name.replace('_', '-')}={value}"

@@ -1,4 +1,4 @@
-"""A training that is killed and resumed stops where it would have stopped anyway."""
+"""A run that is killed and resumed stops where it would have stopped anyway."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ SOME_STEPS = cases((3, 32), range(1, STEPS + 1))
 
 
 def verdict(steps):
-    """Return the step of a stop and its reason; None where there was none."""
+    """Return the step of a stop and its reason; None without a stop."""
     outcome = steps.outcome
     return (outcome.step, outcome.why) if outcome.kind == "stopped" else None
 
@@ -131,7 +131,7 @@ def test_killed_again_and_again_it_stops_where_it_would_have_stopped(tmp_path):
 
 @pytest.mark.parametrize("saves", [{}, {"save_checkpoint_steps": 4}])
 def test_preempted_at_any_step_it_stops_where_it_would_have_stopped(saves, tmp_path):
-    """Recovered from a checkpoint, or from the start where there is none."""
+    """Recovered from a checkpoint, or from the start without one."""
     for step in SOME_STEPS:
         given = {**saves, "directory": tmp_path / f"{step}"} if saves else {}
         errors = {step: hookbus.AbortedError("the machine is gone")}
@@ -266,7 +266,7 @@ def test_what_it_saw_of_another_value_says_nothing(tmp_path):
 
 
 def test_a_checkpoint_without_it_is_no_obstacle(tmp_path):
-    """Added to a training that is resumed, it begins there."""
+    """Added to a run that is resumed, it begins there."""
     given = {"directory": tmp_path}
     run_steps(values={"loss": LOSSES}, steps=30, **given)
     assert train(30, STEPS, hook(patience=4), **given).global_step == 37

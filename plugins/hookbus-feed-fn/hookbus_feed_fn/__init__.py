@@ -22,6 +22,15 @@ class FeedFnHook(SessionRunHook):
     Raises:
         UsageError: the function is not callable.
         FeedConflictError: from a run, if the caller or another hook feeds the same node.
+
+    >>> import hookbus
+    >>> graph = hookbus.Graph()
+    >>> x = graph.placeholder("x")
+    >>> square = graph.op(lambda x: x**2, name="square")
+    >>> hook = FeedFnHook(lambda: {"x": 3.0})
+    >>> with hookbus.SingularMonitoredSession(graph, hooks=[hook]) as session:
+    ...     session.run("square")
+    9.0
     """
 
     feed_fn: Callable[[], Mapping[Node | str, Any] | None]

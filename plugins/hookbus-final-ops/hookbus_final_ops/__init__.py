@@ -44,6 +44,12 @@ class FinalOpsHook(SessionRunHook):
         NoValueYetError: a node needs an output of a train op that no step has run.
         OutOfRangeError: out of the session's block, if a node needs the next value of an
             input that has ended.
+
+    >>> from hookbus.testing import run_steps
+    >>> hook = FinalOpsHook({"weight": "w"})
+    >>> _ = run_steps(hook, steps=3)
+    >>> hook.final_ops_values
+    {'weight': 6.0}
     """
 
     final_ops: Sequence[Node | str] | Mapping[str, Any] | Node | str | None = ()

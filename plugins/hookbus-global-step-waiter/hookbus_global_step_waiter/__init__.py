@@ -34,6 +34,10 @@ class GlobalStepWaiterHook(SessionRunHook):
     Raises:
         UsageError: nothing could ever end the wait.
         SessionInterruptedError: the wait was cut short; the session's block handles it.
+
+    >>> from hookbus.testing import run_steps
+    >>> run_steps(GlobalStepWaiterHook(0), steps=2).global_step  # it waits for nothing
+    2
     """
 
     options = hookbus.HookOptions(only_observes=True)
@@ -68,7 +72,8 @@ class GlobalStepWaiterHook(SessionRunHook):
     def before_run(self, run_context: SessionRunContext) -> None:
         """Wait, if this is the first run."""
         if not self._started:
-            # A session that is about to stop runs once more, and need not wait for it.
+            # A session that is about to stop runs once more, and does not have to wait for
+            # it.
             if not run_context.stop_requested:
                 self._wait(run_context)
             self._started = True

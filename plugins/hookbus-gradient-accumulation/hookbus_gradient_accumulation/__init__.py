@@ -39,6 +39,17 @@ class GradientAccumulationHook(SessionRunHook):
 
     Raises:
         UsageError: the train op reads no such gradient, or a custom loop is given some.
+
+    >>> from hookbus import Graph, SingularMonitoredSession
+    >>> graph = Graph()
+    >>> w = graph.variable("w", 0.0)
+    >>> x = graph.input("x", lambda: iter([1.0, 3.0, 5.0, 7.0]))
+    >>> gradient = graph.op(lambda x: -x, name="gradient")
+    >>> train = graph.train_op(lambda w, gradient: w - gradient, name="train", updates="w")
+    >>> hook = GradientAccumulationHook(2, "gradient")
+    >>> with SingularMonitoredSession(graph, hooks=[hook]) as session:
+    ...     [session.run(["w", "train"])[0] for _ in range(4)], session.run("w")
+    ([0.0, 0.0, 2.0, 2.0], 8.0)
     """
 
     options = hookbus.HookOptions(main_setting="runs")

@@ -20,7 +20,7 @@ _EPSILON, _LEAST_WEIGHTS = 1e-6, 1e-3  # those of the papers and of PyTorch
 
 @attrs.define(eq=False)
 class GradientClippingHook(SessionRunHook):
-    """Limits the gradients of each update, as ``clip_grad_norm_`` of PyTorch does.
+    """Limits the gradients of each update, like ``clip_grad_norm_`` of PyTorch.
 
     The papers are arXiv:1211.5063 for *norm* and arXiv:2102.06171 for *adaptive*. The units
     of a weight are the parts along its first axis; a vector is one unit.
@@ -37,6 +37,17 @@ class GradientClippingHook(SessionRunHook):
 
     Raises:
         UsageError: there is not exactly one limit, or not one weight for each gradient.
+
+    >>> from hookbus import Graph, SingularMonitoredSession
+    >>> graph = Graph()
+    >>> w = graph.variable("w", 0.0)
+    >>> gradient = graph.op(lambda: -20.0, name="gradient")
+    >>> train = graph.train_op(lambda w, gradient: w - gradient, name="train", updates="w")
+    >>> hook = GradientClippingHook(value=1.0, gradients="gradient")
+    >>> with SingularMonitoredSession(graph, hooks=[hook]) as session:
+    ...     _ = session.run("train")
+    ...     float(session.run("w"))
+    1.0
     """
 
     options = hookbus.HookOptions(main_setting="norm")

@@ -185,6 +185,6 @@ def test_adaptive_clipping_of_own_gradients_needs_the_names_of_the_weights():
 
 
 def test_the_checkpoint_holds_the_clipped_training(tmp_path):
-    """What the loop tracks, after the last update."""
+    """The tracked state of the loop after the last update is in the checkpoint."""
     w, _ = in_loop(tmp_path, hook_of("value"))
     assert np.array_equal(load_tracked(tmp_path / f"ckpt-{STEPS}", "w"), w)

@@ -112,9 +112,9 @@ class EngineBus(TrainerAdapter):
     def state_dict(self) -> dict[str, Any]:
         """Return the state of hooks: numbers and a text, for a checkpoint of the engine.
 
-        It is the state behind the newest iteration. In one that only accumulates
-        gradients, it is that behind ``before_run``. Without a session, it is the state that
-        was loaded, or that at the end of the last run.
+        It is the state after the newest iteration. In one that only accumulates gradients,
+        it is the state after ``before_run``. Without a session, it is the state that was
+        loaded, or that at the end of the last run.
 
         Raises:
             CheckpointError: the state of a hook cannot be saved.
@@ -158,7 +158,7 @@ class EngineBus(TrainerAdapter):
         return found
 
     def save(self) -> None:
-        """Have the checkpoint written behind the other handlers of the current event.
+        """Have the checkpoint written after the other handlers of the current event.
 
         Raises:
             UsageError: ``attach`` got nothing that writes one.
@@ -355,7 +355,7 @@ class EngineBus(TrainerAdapter):
         self.step_ended(values, updates)
 
     def _on_iteration_over(self, engine: Engine) -> None:
-        """Save and stop, at the end of an epoch only behind its own handlers."""
+        """Save and stop, at the end of an epoch only after its own handlers."""
         state = engine.state
         length = state.epoch_length
         self._serve(waits=bool(length) and state.iteration % length == 0)
@@ -417,7 +417,7 @@ class EngineBus(TrainerAdapter):
                 session.evaluation_ended(evaluator.state.metrics, name)
 
     def _serve(self, waits: bool = False) -> None:
-        """Tell of a new checkpoint, write one that is due, and have the engine stop."""
+        """Report a new checkpoint, write one that is due, and have the engine stop."""
         if self._error is not None:
             self._engine.terminate()
             return

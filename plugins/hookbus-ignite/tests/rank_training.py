@@ -1,4 +1,4 @@
-"""A training of an Engine on one process or on several, for `tests.support.ranks`.
+"""A run of an Engine on one process or on several, for `tests.support.ranks`.
 
 Each rank writes what it has at the end.
 """

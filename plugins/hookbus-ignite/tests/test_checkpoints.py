@@ -59,7 +59,7 @@ def loaded(step: int) -> dict[str, Any]:
 
 
 class Saved:
-    """A training with hooks whose checkpoints hold everything.
+    """A run with hooks whose checkpoints hold everything.
 
     Attributes:
         handler: writes them.
@@ -383,7 +383,7 @@ def test_a_hook_may_ask_for_a_checkpoint_at_the_end() -> None:
 
 
 def test_the_state_of_hooks_needs_no_pickle() -> None:
-    """It is what a load of weights only accepts."""
+    """A load of weights only accepts it."""
     saved = Saved(CountHook())
     saved.training.run(1)
     torch.save(saved.bus.state_dict(), "bus.pt")

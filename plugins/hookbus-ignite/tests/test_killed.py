@@ -1,6 +1,6 @@
-"""A training in an Engine, killed at any step, ends as if nothing had been.
+"""A run in an Engine, killed at any step, ends as if nothing had been.
 
-Each training is a child process that has PyTorch already, so its time is that of training.
+Each run is a child process that has PyTorch already, so its time is that of training.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from tests.support.places import EPOCHS, check_place
 
 
 def test_a_strangers_hook_in_an_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the process function returns is the loss."""
+    """The result of the process function is the loss."""
 
     def trains() -> None:
         model = OneWeight()

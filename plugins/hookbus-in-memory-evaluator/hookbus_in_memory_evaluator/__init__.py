@@ -31,6 +31,15 @@ class InMemoryEvaluatorHook(SessionRunHook):
     Raises:
         UsageError: the period is not positive, a metric is not a number, or the function
             trains.
+
+    >>> from hookbus.testing import run_steps
+    >>> seen = []
+    >>> def evaluate(session):
+    ...     seen.append(session.run("w"))
+    ...     return {"weight": seen[-1]}
+    >>> _ = run_steps(InMemoryEvaluatorHook(evaluate, every_n_iter=2), steps=3)
+    >>> seen
+    [0.0, 3.0, 6.0]
     """
 
     options = hookbus.HookOptions(only_observes=True)

@@ -61,7 +61,7 @@ def test_a_period_is_positive(period):
 
 
 def test_evaluate_is_a_function():
-    """What cannot be called is refused at once, also as a TypeError."""
+    """An object that cannot be called is refused immediately, also as a TypeError."""
     with pytest.raises(
         TypeError, match="evaluate must be a function of the session, not 'w'"
     ):
@@ -213,7 +213,7 @@ def test_a_session_after_one_that_ended_counts_anew(tmp_path):
 @pytest.mark.parametrize("saves", [False, True])
 @pytest.mark.parametrize("step", range(1, 9))
 def test_a_recovery_changes_nothing(step, saves, tmp_path):
-    """What was lost comes again, with or without checkpoints, and with the same metrics."""
+    """Lost steps come again, with or without checkpoints, and with the same metrics."""
     given = {"directory": tmp_path, "save_checkpoint_steps": 2} if saves else {}
     listener, alone = Listener(), Listener()
     errors = {step: hookbus.AbortedError("the machine is gone")}

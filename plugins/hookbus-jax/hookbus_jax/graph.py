@@ -25,7 +25,7 @@ class JaxGraph(Graph):
             that a model needs it once and not twice. A variable that the run also fetches
             keeps its memory, and one that was fetched before is copied first. Nothing is
             donated in a run that may fail after the compiled function has begun: one with
-            ops on the host behind it, with callbacks or foreign functions in it, or with
+            ops on the host after it, with callbacks or foreign functions in it, or with
             ``jax_debug_nans`` on. After an error of the device itself the session cannot go
             on; a new one starts from the newest checkpoint.
 

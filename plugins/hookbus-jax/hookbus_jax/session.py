@@ -61,7 +61,7 @@ class JaxSession(SessionBase):
     """Runs a :class:`~hookbus_jax.JaxGraph`.
 
     All ops of a request that JAX can trace are one compiled function. Ops with
-    ``host=True`` run in Python, before or behind it; if compiled ops read their values and
+    ``host=True`` run in Python, before or after it; if compiled ops read their values and
     they read those of other compiled ops, there is more than one such function.
 
     Values for hooks are copied to the host, and all copies start together. A value that

@@ -288,7 +288,7 @@ def owned(leaf: Any, dtype: Any, old: Any = None) -> jax.Array:
 
 def placed(array: jax.Array, like: jax.Array) -> jax.Array:
     """Return an array on the devices of another one, if those were chosen for that."""
-    # Keys do not tell whether they are on the default device by choice.
+    # Keys do not show whether they are on the default device by choice.
     committed = jax.random.key_data(like) if is_key(like.dtype) else like
     return jax.device_put(array, like.sharding) if committed.committed else array
 

@@ -154,7 +154,7 @@ def test_a_callback_that_raises_while_xla_runs_leaves_the_state(donate, capfd):
 
 
 def test_a_foreign_function_that_fails_while_xla_runs_leaves_the_state():
-    """What XLA calls may fail in a compiled function that calls no Python."""
+    """XLA may fail in a compiled function that calls no Python."""
     graph = graph_of()
 
     @graph.op

@@ -82,7 +82,7 @@ def test_what_hooks_run_by_themselves_is_compiled_once_too():
 
 
 def test_all_ops_of_a_request_are_one_function():
-    """What several ops share is computed once: XLA sees all of them."""
+    """A value that several ops share is computed once: XLA sees all of them."""
     backend = create_session(line([]))
     names = ["train", "loss", "unused", "norm"]
     assert len(backend.compile(names, frozenset({"x"})).parts) == 1

@@ -1,6 +1,6 @@
-"""A training on JAX, killed at any moment, ends as if nothing had been.
+"""A run on JAX, killed at any moment, ends as if nothing had been.
 
-Each training is a process of its own: XLA has threads, so one that has it cannot fork.
+Each run is a process of its own: XLA has threads, so one that has it cannot fork.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ else:
     with MonitoredTrainingSession(graph, checkpoint_dir=DIRECTORY, **options) as session:
         for _ in session.loop():
             pass
-        # No hook is called: a resumed training may have nothing left to do, and then no
+        # No hook is called: a resumed run may have nothing left to do, and then no
         # loss for the hooks either.
         state = session.run(dict(zip(START, START)), kind="aux")
 print(digest(state))
@@ -131,7 +131,7 @@ def newest_step(directory: Path) -> int:
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory):
-    """Return the digest of a training without hookbus."""
+    """Return the digest of a run without hookbus."""
     return Child("plain", tmp_path_factory.mktemp("plain") / "none").result()
 
 
@@ -139,7 +139,7 @@ def plain(tmp_path_factory):
 def test_killed_at_random_moments_it_ends_like_one_that_ran_through(kind, plain, tmp_path):
     """Bit for bit: parameters, bfloat16 ones too, means, and both kinds of keys.
 
-    One of the moments is that behind the last save, where nothing is left to do.
+    One of the moments is that after the last save, where nothing is left to do.
     """
     draw, killed = random.Random(kind), 0
     while killed < cases(1, 12):

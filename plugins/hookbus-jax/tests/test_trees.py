@@ -125,7 +125,7 @@ def test_leaves_have_the_names_of_their_fields(tmp_path):
 
 
 def test_track_takes_a_tree_that_is_only_read(tmp_path):
-    """A session that evaluates gets the saved one, and need not hold it."""
+    """A session that evaluates gets the saved one, without holding it."""
     expected = train(tmp_path, lambda: Pair(jnp.ones(2), 0.5))
     with saving(tmp_path) as session:
         state = session.track(state=Pair(jnp.zeros(2), 0.0, "other"))
@@ -355,7 +355,7 @@ def test_a_forged_weak_type_makes_a_checkpoint_bad():
 
 
 def test_a_pass_that_begins_waits_for_no_key(tmp_path, monkeypatch):
-    """What it keeps of the keys is compared by identity: reading one would wait for it."""
+    """Its keys are compared by identity: reading one would wait for it."""
     read, on_host = [], JaxLibrary.on_host
     monkeypatch.setattr(
         JaxLibrary, "on_host", lambda _, values: read.append(values) or on_host(values)

@@ -108,7 +108,7 @@ def test_a_wrap_keeps_shape_and_dtype_of_each_leaf():
 
 
 def test_gradients_are_accumulated_as_by_hand():
-    """The same plugin as with NumPy, with trees of arrays."""
+    """The plugin that NumPy uses also works with trees of arrays."""
     xs, runs = [np.float32([1.0, n / 7]) for n in range(6)], 3
     hook = GradientAccumulationHook(runs, gradients="gradient")
     with MonitoredSession(descent(), hooks=[hook], config=QUIET) as session:

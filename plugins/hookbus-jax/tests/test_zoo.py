@@ -1,4 +1,4 @@
-"""JAX trainings as people write them, cut short at every step, are as by hand."""
+"""JAX training runs as people write them, cut short at every step, are as by hand."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def compiled_once(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def zoo(tmp_path_factory):
-    """Return the trainings, each of which is done by hand once."""
+    """Return the training runs, each of which is done by hand once."""
     return Zoo(TRAININGS, RUN, tmp_path_factory)
 
 
 def steps_of(kind: str) -> list[int]:
-    """Return the calls after which a training is cut short: every third one, or one."""
+    """Return the calls after which a run is cut short: every third one, or one."""
     first = 1 + KINDS.index(kind) % 3
     return [*range(first, 16, 3)] if FULL else [first + 3]
 

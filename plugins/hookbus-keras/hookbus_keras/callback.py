@@ -107,7 +107,7 @@ class BusCallback(TrainerAdapter, keras.callbacks.Callback):
         assert self.session is not None
         if not self._has_begun and updates_of(self.model) != self._updates:
             raise UsageError(
-                "another callback has restored the model behind BusCallback, whose hooks "
+                "another callback has restored the model after BusCallback, whose hooks "
                 f"begin at another step: {_BACKUP}"
             )
         self._epoch, self._is_inside, self._has_begun = epoch, True, True
@@ -122,7 +122,7 @@ class BusCallback(TrainerAdapter, keras.callbacks.Callback):
         stop = self.step_ended(logs or {}, self._increment())
         if self._backup is not None:
             self._backup.callback.on_train_batch_end(batch, logs)
-            # At the end of an epoch, Keras need not repeat the epoch.
+            # At the end of an epoch, Keras does not have to repeat the epoch.
             is_last = self.params["steps"] is not None and batch + 1 >= self.params["steps"]
             self._tell_backup(asked=self._is_asked and (not is_last or self._must_leave))
             stop = self.stop
@@ -170,7 +170,7 @@ class BusCallback(TrainerAdapter, keras.callbacks.Callback):
             log.warning(
                 "no backup of the end",
                 step=self.session.global_step,
-                why="a hook asked for it behind the last epoch, when Keras writes none",
+                why="a hook asked for it after the last epoch, when Keras writes none",
             )
         if self._backup is not None and outcome is not None and not resumes(outcome.kind):
             self._backup.callback.on_train_end(logs)

@@ -1,8 +1,8 @@
-"""A training in Keras' fit that is killed again and again; a script for tests.
+"""A run in Keras' fit that is killed again and again; a script for tests.
 
-Arguments: ``hooks`` or ``plain``, and trainings: the folder, a colon, and for each attempt
-the number of batches after which it is killed, 0 for never. An attempt is a child process,
-forked before any computation. The script prints the exit codes, a line for a training.
+Arguments: ``hooks`` or ``plain``, and training runs: the folder, a colon, and for each
+attempt the number of batches after which it is killed, 0 for never. An attempt is a child
+process, forked before any computation. The script prints the exit codes, a line for a run.
 """
 
 from __future__ import annotations

@@ -317,7 +317,7 @@ def test_a_backup_of_keras_alone_restores_before_the_session() -> None:
     assert callback.outcome is not None
     assert callback.outcome.step == 12
     with (
-        pytest.raises(UsageError, match="another callback has restored the model behind"),
+        pytest.raises(UsageError, match="another callback has restored the model after"),
         BusCallback(config=OFF) as callback,
     ):
         fit(net(), callback, keras_backup())

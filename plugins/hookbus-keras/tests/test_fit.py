@@ -179,7 +179,7 @@ def test_a_model_that_fit_builds_late_is_named(lines: Any) -> None:
 def test_what_hooks_assign_is_used_from_the_next_step(
     name: str, value: Any, write: Any
 ) -> None:
-    """The same as what a callback of Keras assigns."""
+    """It equals the value that a callback of Keras assigns."""
 
     class Assigns(keras.callbacks.Callback):
         done = 0
@@ -457,7 +457,7 @@ def test_a_signal_ends_the_step_and_leaves_fit(number: int, error: Any, kind: st
 
 
 def test_a_time_limit_leaves_the_backup_for_the_next_run() -> None:
-    """As Keras does after a kill; it deletes the backup of a training that has ended."""
+    """As Keras does after a kill; it deletes the backup of a run that has ended."""
     backup = keras.callbacks.BackupAndRestore("backup")
     limit, model = TimeLimitHook(0.002, margin=0.001), net()
     callback = bus(limit, backup=backup)

@@ -119,7 +119,7 @@ def test_a_history_is_filled() -> None:
 
 
 class Own(keras.callbacks.Callback):
-    """What a user writes to see evaluations."""
+    """A user's own way to see evaluations."""
 
     def __init__(self) -> None:
         super().__init__()

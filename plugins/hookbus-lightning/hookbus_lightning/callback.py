@@ -194,7 +194,7 @@ class BusCallback(TrainerAdapter, Callback):
             self.fail(exception)
 
     def save(self) -> None:
-        """Write a checkpoint of the Trainer; behind an epoch's last batch, at its end."""
+        """Write a checkpoint of the Trainer; after an epoch's last batch, at its end."""
         trainer = self._trainer
         assert trainer is not None
         self._save_is_due = self._waits(trainer)
@@ -235,7 +235,7 @@ class BusCallback(TrainerAdapter, Callback):
     def _waits(self, trainer: Trainer) -> bool:
         """Return whether a save and the exit wait for the end of the epoch.
 
-        Resumed from a checkpoint behind the last batch, the Trainer would leave out the
+        Resumed from a checkpoint after the last batch, the Trainer would leave out the
         validation and the end of this epoch.
         """
         return self._is_in_epoch and trainer.is_last_batch

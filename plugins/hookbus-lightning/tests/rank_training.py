@@ -1,4 +1,4 @@
-"""A training with strategy="ddp", in which a rank can get into trouble.
+"""A run with strategy="ddp", in which a rank can get into trouble.
 
 It is a script: `tests.support.ranks` starts it, or Lightning starts it again for each
 further rank. Each rank writes what it has at the end.
@@ -32,7 +32,7 @@ logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
 
 
 class Trouble(SessionRunHook):
-    """Does something on one rank behind a step; counts the steps of its rank."""
+    """Does something on one rank after a step; counts the steps of its rank."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options, self.runs = options, 0

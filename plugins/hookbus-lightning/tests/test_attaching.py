@@ -25,7 +25,7 @@ def test_the_command_puts_the_callback_into_the_trainers_of_a_script(monkeypatch
 
 
 def test_a_trainer_that_has_the_callback_gets_no_second_one() -> None:
-    """Callbacks that save still come last, and behind the block trainers are as before."""
+    """Callbacks that save still come last, and after the block trainers are as before."""
     make = Trainer.__init__
     own = BusCallback()
     with attach():

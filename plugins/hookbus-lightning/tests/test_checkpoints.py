@@ -1,4 +1,4 @@
-"""Checkpoints of the Trainer hold the states of hooks, whoever has them written."""
+"""Checkpoints of the Trainer hold the states of hooks, whatever causes the save."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.support.profiles import cases
 
 
 class Counts(SessionRunHook):
-    """Counts its steps, over all programs of a training."""
+    """Counts its steps, over all programs of a run."""
 
     def __init__(self) -> None:
         self.runs = 0
@@ -78,7 +78,7 @@ def test_a_checkpoint_that_a_hook_asks_for_resumes_the_training(at: int) -> None
     assert has_states("checkpoints/last-hookbus.ckpt")
     again, resumed = counting("last")
     assert weights(again.module) == weights(whole.module)
-    # A training that is complete begins no session.
+    # A run that is complete begins no session.
     assert resumed.runs == (18 if at < 18 else 0)
 
 
@@ -161,7 +161,7 @@ def test_a_test_between_two_trainings_leaves_the_states_alone() -> None:
 
 
 def test_averages_of_weights_are_kept() -> None:
-    """A resumed training has those of one that ran through."""
+    """A resumed run has those of one that ran through."""
     first, second, third = (WeightAverageHook(decay=0.9) for _ in range(3))
     counting(None, first)
     counting(None, second, max_epochs=1)
@@ -172,7 +172,7 @@ def test_averages_of_weights_are_kept() -> None:
 
 
 def test_a_checkpoint_without_states_begins_hooks_anew(lines: list[Any]) -> None:
-    """A warning tells of that; the training itself goes on."""
+    """A warning reports that; the training itself goes on."""
     plain = trainer_of(max_epochs=1)
     fit(plain)
     again, counts = counting(plain.checkpoint_callback.best_model_path)

@@ -120,7 +120,7 @@ class Several(Net):
 
 
 def test_several_validation_sets_have_lightnings_names() -> None:
-    """And what validation_step returns is what hooks of evaluations see."""
+    """Hooks of evaluations see the results of validation_step."""
     hook, logged, batches = Told(), Logged(), Batches("which")
     trainer = trainer_of(BusCallback([hook, batches], config=OFF), logged)
     lightning.seed_everything(1, verbose=False)

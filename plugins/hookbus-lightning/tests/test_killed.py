@@ -1,7 +1,7 @@
-"""A training that was killed goes on from the Trainer's checkpoint, hooks included.
+"""A run that was killed goes on from the Trainer's checkpoint, hooks included.
 
-Lightning itself resumes exactly behind an update, if the loader tells how far it is. A
-training without hookbus, killed at the same place, shows what it does elsewhere.
+Lightning itself resumes exactly after an update, if the loader tells how far it is. A
+run without hookbus, killed at the same place, shows what it does elsewhere.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Scheduled(Net):
 
 
 class Kills(lightning.Callback):
-    """Kills the process behind a batch, before the Trainer saves."""
+    """Kills the process after a batch, before the Trainer saves."""
 
     def __init__(self, at: int) -> None:
         self.at = at
@@ -65,7 +65,7 @@ class Kills(lightning.Callback):
 
 
 class Stops(lightning.Callback):
-    """Stops a training without hookbus where the hook stops one with it."""
+    """Stops a run without hookbus where the hook stops one with it."""
 
     def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
         trainer.should_stop |= trainer.global_step == STEPS
@@ -171,5 +171,5 @@ def test_killed_at_any_batch_it_goes_on_as_ever(
 
 
 def kinds(notes: list[Any]) -> list[Any]:
-    """Return what was told at which step, without the values."""
+    """Return the events and their steps, without the values."""
     return [note[:2] for note in notes]

@@ -140,7 +140,7 @@ class Gan(lightning.LightningModule):
 
 
 def test_two_optimizers_make_two_steps_of_a_batch() -> None:
-    """Hooks see both losses, both rates and both gradients behind the second step."""
+    """Hooks see both losses, both rates and both gradients after the second step."""
     names = "g_loss", "c_loss", "optimizer_0.lr", "optimizer_1.lr"
     recorder = Recorder(*names, "model.generator.weight:grad", "model.critic.weight:grad")
     trainer = trainer_of(BusCallback([recorder], config=OFF))

@@ -95,7 +95,7 @@ def test_a_stop_between_two_updates_is_one_of_the_last_update(batches: int) -> N
 def test_a_trainer_that_must_go_on_does_so_without_hooks(
     least: dict[str, int], steps: int, lines: list[Any]
 ) -> None:
-    """One warning tells of that."""
+    """One warning reports that."""
     trainer, callback, sees = trained(StopAtStepHook(last_step=4), **least)
     assert trainer.global_step == steps
     assert sees.steps == [1, 2, 3, 4]

@@ -1,4 +1,4 @@
-"""With the callback a training ends with the same weights, bit for bit, as without it."""
+"""With the callback a run ends with the same weights, bit for bit, as without it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.in_lightning import OFF, Net, fit, trainer_of, weights
 
 
 class Dropped(Net):
-    """Has dropout and statistics, and a scheduler that steps behind each epoch."""
+    """Has dropout and statistics, and a scheduler that steps after each epoch."""
 
     def __init__(self) -> None:
         super().__init__(0.01)

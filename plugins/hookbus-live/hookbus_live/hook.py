@@ -59,6 +59,10 @@ class LiveHook(RecordingHook):
         port: the port of the page; 0 takes one that is free.
         host: the address to listen at. Any other than the default lets other machines in.
         read_only: whether the page has no buttons.
+
+    >>> hook = LiveHook(every_n_steps=100, names="loss", read_only=True)
+    >>> hook.host, hook.port  # this machine only, any free port
+    ('127.0.0.1', 0)
     """
 
     options: ClassVar[HookOptions] = attrs.evolve(

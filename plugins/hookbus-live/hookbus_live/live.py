@@ -108,7 +108,7 @@ class LiveRun:
         folder: the directory of the checkpoints, or None.
         version: how often something has changed.
         series: the points of each value, of this process.
-        earlier: what the files in the directory tell of earlier starts; None if the
+        earlier: the records of earlier starts, from files in the directory; None if the
             training is new.
         step: the global step.
         last_step: that at which the training is expected to end, or None.
@@ -183,7 +183,7 @@ class LiveRun:
         )
 
     def read_earlier(self) -> None:
-        """Read the files in the directory, which tell of earlier starts."""
+        """Read the records of earlier starts from the files in the directory."""
         if self.folder is not None:
             earlier = RunDirectory(self.folder, self.name)
             earlier.refresh()

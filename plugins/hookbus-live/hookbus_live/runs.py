@@ -29,7 +29,7 @@ _FAILED = "failed"
 _SILENT_SECS = 60.0
 """After so long without a change of its files a run is shown as silent."""
 _LATE_SECS = 5.0
-"""So much later than its outcome a finished training may still write its files."""
+"""How much later than its outcome a finished run may still write its files."""
 _SKIPPED = (_FAILED, JOURNALS, "__pycache__", "node_modules")
 _REST_SECS = 1.0
 _UNWATCHED_SECS = 15.0
@@ -290,7 +290,7 @@ def checkpoints_of(directory: Path) -> tuple[list[dict[str, Any]], str | None]:
     """Return the facts about each checkpoint, the oldest step first.
 
     The files have the sizes that the manifest has, unless a checkpoint is bad. The second
-    result is what is wrong with the whole directory, or None.
+    result is the fault of the whole directory, or None.
     """
     try:
         good = {

@@ -63,8 +63,8 @@ class Server:
         token = secrets.token_urlsafe(_TOKEN_BYTES)
         if not is_loopback(host):
             log.warning(
-                "the page can be reached from other machines, unencrypted; whoever reads "
-                "the token can use it",
+                "the page can be reached from other machines, unencrypted; anyone who "
+                "reads the token can use it",
                 host=host,
                 by=who,
             )

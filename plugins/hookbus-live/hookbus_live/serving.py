@@ -50,7 +50,7 @@ class Schedule:
     shape: Shape
 
     def at(self, step: int) -> float:
-        """Return the value behind a step.
+        """Return the value after a step.
 
         >>> Schedule(10, 4, 1.0, 0.0, "cosine").at(12)
         0.5
@@ -153,7 +153,7 @@ class Servant:
             if action.name in self.schedules:
                 raise RefusedError(f"{action.name} has a schedule; end it first")
             self._assign(run, action.name, action.value)
-            return f"set behind step {step}"
+            return f"set after step {step}"
         return self._follow(action, run, step)
 
     def _save(self, asked: Asked, action: Save) -> None:
@@ -176,7 +176,7 @@ class Servant:
     def _stop(self, action: Stop, run: SessionRunContext, step: int) -> str:
         if not action.after_epoch:
             run.request_stop(_reason(action))
-            return f"stopping behind step {step}"
+            return f"stopping after step {step}"
         if run.epoch is None:
             raise RefusedError(
                 "the training has no epochs that hookbus knows: it does not call "

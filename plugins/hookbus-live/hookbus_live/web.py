@@ -233,7 +233,7 @@ class _Pages:
         document = await _document(request)
         run, name = self._run(document.get("run")), document.get("checkpoint")
         if run.directory is None:
-            raise _Mistake("this training has no directory", 404)
+            raise _Mistake("this run has no directory", 404)
         result = await run_in_threadpool(verified, run.directory, str(name))
         return JSONResponse({"checkpoint": name, "state": result})
 

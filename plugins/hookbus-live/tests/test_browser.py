@@ -1,4 +1,4 @@
-"""Tests the page in a browser: a training is seen to move, and does what is clicked."""
+"""Tests the page in a browser: a run is seen to move, and does what is clicked."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def step(driver) -> int:
 
 
 def label(driver) -> str:
-    """Return what a screen reader says of the first chart."""
+    """Return the label of the first chart for a screen reader."""
     return driver.execute_script(
         "return document.querySelector(arguments[0])?.ariaLabel ?? ''", LOSS
     )

@@ -1,4 +1,4 @@
-"""Tests the page of a live training: what it tells, and what the training does for it."""
+"""Tests the page of a live run: its contents, and the effects of its requests."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_running_training_is_told():
 
 
 def seen_hooks(details) -> dict[str, dict[str, object]]:
-    """Return what is told of each hook that was watched."""
+    """Return the details of each watched hook."""
     return {each["name"]: each for each in details["hooks"]["plugins"]}
 
 

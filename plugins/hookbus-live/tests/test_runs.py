@@ -1,4 +1,4 @@
-"""Tests the directories of trainings: what is found there, and what is wrong there."""
+"""Tests the directories of training runs: what is found there, and what is wrong there."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_metrics_are_read_as_they_come():
 
 
 def test_an_unfinished_line_is_read_when_it_is_whole():
-    """A training may be writing it right now."""
+    """A run may be writing it right now."""
     path = write(Path("run/metrics.jsonl"), metric(1, loss=1.0))
     with path.open("a") as file:
         file.write('{"step": 2, "lo')
@@ -173,7 +173,7 @@ def test_a_file_that_only_has_the_name_of_an_event_file_is_a_problem():
 
 
 def test_a_real_training_is_found_with_its_checkpoints_and_outcome():
-    """Who saved, why, and how large; a damaged one is bad."""
+    """Each has its reason and its size; a damaged one is bad."""
     with MonitoredTrainingSession(checkpoint_dir="runs/a", config=QUIET) as session:
         session.record({"rate": 0.5})
         model = session.track(model={"w": np.zeros(3)})
@@ -203,7 +203,7 @@ def test_a_real_training_is_found_with_its_checkpoints_and_outcome():
 
 
 def test_the_outcome_of_an_earlier_start_does_not_count():
-    """A training that was started again is running."""
+    """A run that was started again is running."""
     write(Path("run/outcome.json"), {"kind": "preempted", "step": 1})
     long_ago = time.time() - 100
     os.utime("run/outcome.json", (long_ago, long_ago))

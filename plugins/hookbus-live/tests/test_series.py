@@ -20,7 +20,7 @@ def filled(points, most=None) -> Series:
 
 
 def test_a_step_that_comes_again_replaces_what_came_behind_it():
-    """A training that was killed repeats steps."""
+    """A run that was killed repeats steps."""
     series = filled([(1, 1.0), (2, 2.0), (3, 3.0), (2, 20.0)])
 
     assert series.points()[0].tolist() == [1, 2]
@@ -59,7 +59,7 @@ def test_positions_never_fall():
 
 
 def test_a_resumed_training_is_one_line():
-    """What it has told before the kill stands before what it tells now."""
+    """Its points from before the kill stand before the new ones."""
     older = filled([(1, 1.0), (2, 2.0), (3, 3.0)])
     newer = filled([(3, 30.0), (4, 40.0)])
 

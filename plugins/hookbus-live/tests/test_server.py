@@ -16,7 +16,7 @@ METRIC = '{"step": 1, "time": 1700000000.0, "loss": 0.5}\n'
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
-    """The page of a training that lives as long as the tests need it."""
+    """The page of a run that lives as long as the tests need it."""
     folder = tmp_path_factory.mktemp("server")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
@@ -40,7 +40,7 @@ STOP = json.dumps({"action": "stop"})
 
 
 def test_the_page_needs_no_token_and_tells_nothing(page):
-    """What it shows it asks for, with the token."""
+    """It asks for its data, with the token."""
     status, body, _ = page.send("/", {})
 
     assert status == 200

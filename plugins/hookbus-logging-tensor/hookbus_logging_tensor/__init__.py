@@ -58,6 +58,15 @@ class LoggingTensorHook(SessionRunHook):
 
     Raises:
         UsageError: the periods contradict each other, or there is nothing to log.
+
+    >>> from hookbus.testing import run_steps
+    >>> def show(values):
+    ...     print(values)
+    ...     return f"loss {values['loss']}"
+    >>> hook = LoggingTensorHook("loss", every_n_iter=2, formatter=show)
+    >>> _ = run_steps(hook, values={"loss": [0.5, 0.25, 0.125]})
+    {'loss': 0.5}
+    {'loss': 0.125}
     """
 
     options = hookbus.HookOptions(

@@ -297,7 +297,7 @@ def test_at_end_after_the_end_of_input_only_warns(lines):
 
 @pytest.mark.parametrize("steps", [0, 2])
 def test_at_end_does_not_train(steps, lines):
-    """An output of a train op has its last value; before the first step there is none."""
+    """An output of a train op has its last value; before the first step it has no value."""
     graph = Graph()
     graph.variable("w", 1.0)
     graph.train_op(lambda w: (w + 1, (w,)), name="train", updates="w", outputs=["cost"])
@@ -362,7 +362,7 @@ class StopAfterTwo(hookbus.SessionRunHook):
 
 
 def test_a_formatter_makes_the_whole_text(lines):
-    """What it returns for the dict of values is logged instead."""
+    """Its result for the dict of values is logged instead."""
     hook = LoggingTensorHook(
         {"a": "loss"}, every_n_iter=1, at_end=True, formatter=lambda v: f"a is {v['a']}!"
     )
@@ -450,7 +450,7 @@ def test_a_line_describes_an_array_that_it_would_be_filled_by(case, lines):
 
 
 def test_a_loop_that_reports_nothing_to_log_is_told_once(lines):
-    """Lines without values would say nothing, so there are none."""
+    """Lines without values would say nothing, so no line is logged."""
     hook = LoggingTensorHook(every_n_iter=1)
     with MonitoredTrainingSession(hooks=[hook], config=QUIET) as session:
         for _ in range(3):

@@ -117,7 +117,7 @@ def test_runs_are_counted_over_a_resume_whatever_they_add():
 
 
 def test_a_period_in_seconds_goes_on_without_the_pause(clock):
-    """What was left of it when the checkpoint was written is left of it."""
+    """The rest of it at the time of the checkpoint is left of it."""
 
     class Passes(SessionRunHook):
         def after_run(self):

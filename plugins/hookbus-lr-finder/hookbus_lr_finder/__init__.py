@@ -22,7 +22,7 @@ class LRFinderHook(SessionRunHook):
     """Tests growing learning rates, and writes a table and a picture of the losses.
 
     In a graph it tests them on a fork, before the training starts, which is not changed. A
-    custom loop does the steps itself: the session ends behind them, and saves nothing. If
+    custom loop does the steps itself: the session ends after them, and saves nothing. If
     several ranks run it, they test the rates on the mean of their losses.
 
     Args:
@@ -38,6 +38,10 @@ class LRFinderHook(SessionRunHook):
     Raises:
         UsageError: a setting is not valid, there is no such variable, the loss is not a
             number, or the session cannot do the steps of a test by itself.
+
+    >>> hook = LRFinderHook(min_lr=1e-5, max_lr=1.0, steps=50, variable="learning_rate")
+    >>> hook.steps, hook.loss, hook.train_op
+    (50, 'loss', 'train')
     """
 
     min_lr: float = field(default=1e-6, validator=_POSITIVE)

@@ -166,7 +166,7 @@ def test_a_custom_loop_does_the_steps_itself(tmp_path):
 
 @pytest.mark.parametrize("loss", [math.nan, 1.0])
 def test_without_a_fall_there_is_no_rate(loss, tmp_path):
-    """NaN ends the test; the files are there all the same."""
+    """NaN ends the test; the files are there anyway."""
     graph = Graph()
     graph.variable("lr", 1.0)
     graph.op(lambda: loss, name="loss")
@@ -195,7 +195,7 @@ def short_graph(values: int) -> Graph:
 
 
 def test_an_input_that_ends_before_the_test_ends_it(tmp_path, capsys):
-    """What was tested is reported, and the training has its whole input."""
+    """The tested rates are reported, and the training has its whole input."""
     hook = finder(tmp_path)
     with MonitoredSession(short_graph(10), hooks=[hook], config=QUIET) as session:
         assert len([*session.loop("loss")]) == 10

@@ -37,6 +37,15 @@ class MetricsWriterHook(RecordingHook):
 
     Raises:
         UsageError: there is no directory.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> from hookbus.testing import run_steps
+    >>> with TemporaryDirectory() as folder:
+    ...     hook = MetricsWriterHook(every_n_steps=1, names="loss", directory=folder)
+    ...     _ = run_steps(hook, values={"loss": [0.5, 0.25]})
+    ...     rows = Path(folder, "metrics.jsonl").read_text().splitlines()
+    >>> [json.loads(row)["loss"] for row in rows]
+    [0.5, 0.25]
     """
 
     options: ClassVar[hookbus.HookOptions] = attrs.evolve(

@@ -178,7 +178,7 @@ def test_a_roll_back_removes_the_rows_that_it_undoes():
 
 
 def test_a_roll_back_keeps_lines_of_others():
-    """What is no row is nobody's step."""
+    """A line that is no row belongs to no step."""
     ROWS.parent.mkdir()
     ROWS.write_text('{"note": "by hand"}\n')
     train(MetricsWriterHook(every_n_steps=1), Back(), steps=8)

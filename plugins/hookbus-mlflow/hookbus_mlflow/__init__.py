@@ -56,6 +56,10 @@ class MlflowHook(Tracker):
 
     Raises:
         UsageError: MLflow is missing, or is of another version.
+
+    >>> hook = MlflowHook(every_n_steps=50, names=("loss", "val/*"), wait_secs=60.0)
+    >>> hook.every_n_steps
+    50
     """
 
     options = attrs.evolve(Tracker.options, main_setting="tracking_uri")

@@ -286,7 +286,7 @@ def test_many_values_go_in_requests_of_a_size_that_mlflow_takes(uri, experiment)
 
 
 def test_killed_at_any_moment_each_record_is_there_once(uri, tmp_path):
-    """As in a training that nothing has cut, through flags of the command."""
+    """As in a run that nothing has cut, through flags of the command."""
 
     def train(experiment: str, secs: float) -> tuple[int, str]:
         flags = ["--mlflow", uri, "--mlflow-experiment", experiment]

@@ -33,7 +33,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def whole(server: Server, tmp_path_factory: pytest.TempPathFactory) -> tuple[Found, str]:
-    """Return the run of a training that nothing disturbs, and what it printed."""
+    """Return MLflow's run of an undisturbed program, and the output of the program."""
     done = train(server.uri, "whole", tmp_path_factory.mktemp("whole"))
     return run_in(server, "whole"), done
 
@@ -54,7 +54,7 @@ def run_in(server: Server, experiment: str) -> Found:
 
 
 def until(process: subprocess.Popen[str], word: str) -> str:
-    """Read what a process prints, up to a line with a word."""
+    """Read the output of a process, up to a line with a word."""
     assert process.stdout is not None
     read = ""
     for line in process.stdout:
@@ -90,7 +90,7 @@ def test_a_killed_training_goes_on_with_its_run(server, whole, tmp_path):
 
 
 def test_a_dead_server_ends_no_training(server, whole, tmp_path):
-    """What was not sent is kept, and sent when the program is started again."""
+    """Unsent records are kept, and sent when the program is started again."""
     dead = f"http://127.0.0.1:{free_port()}"
     output = train(dead, "dead", tmp_path, "--mlflow-wait-secs", "3")
     assert weights_in(output) == weights_in(whole[1])
@@ -105,7 +105,7 @@ def test_a_dead_server_ends_no_training(server, whole, tmp_path):
 
 
 def test_a_server_that_dies_and_comes_back_gets_every_record_once(server, whole, tmp_path):
-    """In one training, or the rest when the program is started again."""
+    """In one run, or the rest when the program is started again."""
     flags = ["--mlflow", server.uri, "--mlflow-experiment", "dying"]
     process = start([STEPS, 0, tmp_path], *flags)
     output = until(process, "step 20\n")

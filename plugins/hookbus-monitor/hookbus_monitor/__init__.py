@@ -28,6 +28,16 @@ class MonitorHook(hookbus.SessionRunHook):
 
     Raises:
         UsageError: no name is given.
+
+    >>> from hookbus import hookimpl
+    >>> from hookbus.testing import run_steps
+    >>> class PrintHook:
+    ...     @hookimpl
+    ...     def measured(self, values, global_step):
+    ...         print(global_step, values)
+    >>> _ = run_steps(MonitorHook("w", every_n_steps=2), PrintHook(), steps=3)
+    1 {'monitor/norm/w': 0.0}
+    3 {'monitor/norm/w': 3.0}
     """
 
     options = hookbus.HookOptions(only_observes=True, ranks="all")

@@ -60,7 +60,7 @@ def test_it_measures_every_so_many_steps():
 
 
 def test_nested_values_have_the_keys_in_their_names():
-    """What is no number, like a text or an empty array, is left out."""
+    """A value that is no number, like a text or an empty array, is left out."""
     pair = {"pair": (1.0, [np.full((2, 2), 3, np.int8)]), "text": "a", "none": np.zeros(0)}
     heard = looped(MonitorHook(["pair", "t*", "none", "flag"]), flag=True, **pair)
 

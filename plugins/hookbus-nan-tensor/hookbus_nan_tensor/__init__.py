@@ -55,6 +55,12 @@ class NanTensorHook(SessionRunHook):
     Raises:
         UsageError: there is nothing to watch.
         NanLossDuringTrainingError: from a run, in fail mode.
+
+    >>> from hookbus.testing import run_steps
+    >>> hook = NanTensorHook("loss", fail_on_nan_loss=False)
+    >>> steps = run_steps(hook, values={"loss": [0.5, float("nan"), 0.25]})
+    >>> steps.global_step, steps.outcome.who
+    (2, 'nan-tensor')
     """
 
     options = hookbus.HookOptions(only_observes=True)
@@ -198,7 +204,7 @@ def _first(signs: Signs) -> str | None:
 
 
 def _differs(number: Any) -> bool:
-    """Return whether a number differs from itself, as NaN does."""
+    """Return whether a number differs from itself, like NaN."""
     try:
         return bool(number != number)
     except ValueError:  # a key of JAX is one value there, and several words on the host

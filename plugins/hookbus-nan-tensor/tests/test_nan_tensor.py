@@ -272,7 +272,7 @@ def test_infinite_weights_are_saved(tmp_path):
 
 
 def test_a_run_after_a_failure_resumes_from_the_last_good_state(tmp_path):
-    """What is restored after a failure holds no NaN."""
+    """The state that is restored after a failure holds no NaN."""
     with pytest.raises(NanLossDuringTrainingError):
         train(model(weight=NAN), NanTensorHook("loss"), tmp_path)
     with MonitoredTrainingSession(
@@ -292,7 +292,7 @@ def test_a_run_after_a_failure_resumes_from_the_last_good_state(tmp_path):
     ],
 )
 def test_flags(flags, code, says):
-    """The main flag takes names, the other says whether to fail; the exit code tells."""
+    """The main flag takes names, the other states whether to fail; the exit code tells."""
     Path("script.py").write_text(
         "import hookbus\n"
         "graph = hookbus.Graph()\n"

@@ -54,6 +54,10 @@ class OpenTelemetryHook(RecordingHook):
 
     Raises:
         UsageError: the address is not that of a web server.
+
+    >>> hook = OpenTelemetryHook(every_n_steps=500, endpoint="http://localhost:4318")
+    >>> hook.metrics_secs
+    15.0
     """
 
     options = attrs.evolve(RecordingHook.options, main_setting="endpoint")
@@ -226,7 +230,7 @@ class OpenTelemetryHook(RecordingHook):
         self._exports = self._spans = self._session = self._error = None
 
     def _is_next(self, step: int) -> bool:
-        """Return whether the step behind this one is due."""
+        """Return whether the step after this one is due."""
         return self._timer.should_trigger_for_step(step + self._increment)
 
     def _watch(self) -> None:

@@ -96,7 +96,7 @@ class Collector:
         return None, False
 
     def _note(self, why: str | None) -> None:
-        """Tell that sending fails or works again, once."""
+        """Report that sending fails or works again, once."""
         if why is not None and self.why is None:
             log.warning(
                 "spans cannot be sent for now; the training goes on", by=self._who, why=why

@@ -44,6 +44,12 @@ class OptunaHook(SessionRunHook):
 
     Raises:
         UsageError: it is not a trial, or its study has several objectives.
+
+    >>> import optuna
+    >>> study = optuna.create_study(direction="minimize")
+    >>> hook = OptunaHook(study.ask(), metric="val/loss", every_n_steps=50)
+    >>> hook.metric
+    'val/loss'
     """
 
     options = hookbus.HookOptions(

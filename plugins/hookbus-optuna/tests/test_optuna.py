@@ -42,7 +42,7 @@ def median():
 
 
 def values_of(study, number=-1) -> dict[int, float]:
-    """Return what a trial got, by step."""
+    """Return the values of a trial, by step."""
     return study.trials[number].intermediate_values
 
 
@@ -115,7 +115,7 @@ def test_an_objective_function_raises_what_optuna_expects():
 
 
 class Evaluates:
-    """A loop with an evaluation behind each second step."""
+    """A loop with an evaluation after each second step."""
 
     def __init__(self, *hooks):
         with MonitoredTrainingSession(hooks=hooks) as session:
@@ -314,7 +314,7 @@ def test_nothing_to_report_is_warned_of(lines):
     ],
 )
 def test_the_study_is_told_how_the_trial_ended(error, values, state, value):
-    """A training that was interrupted goes on later, and so does its trial."""
+    """A run that was interrupted goes on later, and so does its trial."""
     study = optuna.create_study(pruner=ThresholdPruner(upper=4.5))
     hook = OptunaHook(study.ask(), every_n_steps=1, tell=True)
     errors = {2: error} if error else None
@@ -408,7 +408,7 @@ def searched(trials: int) -> list[tuple[object, ...]]:
 
 
 def in_storage() -> list[tuple[object, ...]]:
-    """Return what the study in the current folder has of its trials."""
+    """Return the trials of the study in the current folder."""
     study = optuna.load_study(study_name="line", storage="sqlite:///trials.db")
     return [(t.state, t.value, t.intermediate_values, t.params) for t in study.trials]
 

@@ -33,6 +33,14 @@ class PredictionWriterHook(SessionRunHook):
     Raises:
         UsageError: no value is named; one cannot be an array, its batches do not fit
             together, or the file cannot be written.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> from hookbus.testing import run_steps
+    >>> with TemporaryDirectory() as folder:
+    ...     hook = PredictionWriterHook(["loss"], output_dir=folder)
+    ...     _ = run_steps(hook, kind="predict", values={"loss": [0.5, 0.25]})
+    ...     [path.name for path in Path(folder, "predictions").iterdir()]
+    ['predict-0.npz']
     """
 
     options = hookbus.HookOptions(kinds=("train", "eval", "predict"), only_observes=True)
@@ -108,7 +116,7 @@ class PredictionWriterHook(SessionRunHook):
 
 
 def _joined(name: str, values: list[Any]) -> Any:
-    """Return the batches of a value as one array, one behind the other."""
+    """Return the batches of a value as one array, one after the other."""
     with contextlib.suppress(ValueError):
         joined = np.concatenate([np.atleast_1d(value) for value in values])
         if not joined.dtype.hasobject:

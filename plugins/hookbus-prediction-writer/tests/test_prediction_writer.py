@@ -126,7 +126,7 @@ def test_an_evaluation_that_is_cut_short_writes_nothing():
 
 
 def test_training_and_other_evaluations_are_not_written():
-    """Steps of the training need not have the values."""
+    """Training steps do not need to have the values."""
     with MonitoredSession(hooks=[PredictionWriterHook(["p"])], config=OFF) as session:
         train(session)
         with session.step(kind="eval") as step:

@@ -51,6 +51,13 @@ class ProfilerHook(SessionRunHook):
     Raises:
         UsageError: neither or both periods are given, one is not above 0, or the
             directory is not writable.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> from hookbus.testing import run_steps
+    >>> with TemporaryDirectory() as folder:
+    ...     _ = run_steps(ProfilerHook(save_steps=2, output_dir=folder), steps=5)
+    ...     sorted(path.name for path in Path(folder).iterdir())
+    ['timeline-2.json', 'timeline-4.json']
     """
 
     options = hookbus.HookOptions(

@@ -111,7 +111,7 @@ class Timeline:
         start, end = min(asked, default=self.entered), min(left, default=self.left)
         yield _slice(_SESSION, f"step {self.step}", "step", start, end)
         start, seconds = self.metadata.start, self.metadata.seconds
-        if seconds:  # a backend need not record anything
+        if seconds:  # recording is optional for a backend
             yield _slice(_SESSION, "run", "run", start, start + seconds)
 
 

@@ -49,7 +49,7 @@ class Timeline:
     counters: list[dict[str, int]]
 
     def names(self, track: str) -> list[str]:
-        """Return what stands on a track, by time."""
+        """Return the slices on a track, by time."""
         return [piece["name"] for piece in self.slices[track]]
 
     def slice(self, track: str, name: str) -> dict[str, Any]:
@@ -64,7 +64,7 @@ def refuse(constant: str) -> NoReturn:
 
 
 def is_number(value: Any) -> bool:
-    """Say whether a value of JSON is a number; for Python, booleans are."""
+    """Return whether a value of JSON is a number; for Python, booleans are."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 

@@ -99,7 +99,7 @@ def test_a_period_in_seconds(model, timelines, clock):
 
 
 def test_time_that_passes_in_a_run_counts_for_the_next(model, timelines, clock):
-    """What is due when a run is over is profiled from the beginning of the next one."""
+    """A timeline that is due when a run is over begins with the next one."""
     graph = model()
 
     @graph.op
@@ -228,7 +228,7 @@ def test_the_file_is_there_when_the_run_returns(model, timelines):
 
 @pytest.mark.parametrize("error", [None, RuntimeError("on purpose")], ids=["end", "error"])
 def test_the_last_timeline_is_complete_whatever_comes(timelines, error):
-    """What came after the run is added at the end of the session, good or bad."""
+    """Events after the run are added at the end of the session, good or bad."""
     hook = ProfilerHook(save_steps=2, output_dir="out")
     steps = run_steps(
         hook,
@@ -243,7 +243,7 @@ def test_the_last_timeline_is_complete_whatever_comes(timelines, error):
 
 
 class Bus(SessionRunHook):
-    """Tells whether the bus is watched in each run."""
+    """Notes whether the bus is watched in each run."""
 
     def __init__(self) -> None:
         self.watched: list[bool] = []
@@ -330,7 +330,7 @@ def test_the_current_folder_is_the_default(timelines):
 
 @pytest.mark.parametrize("chosen_by", ["the session", "a hook that begins later"])
 def test_timelines_are_beside_the_checkpoints_by_default(chosen_by, model):
-    """Several trainings of one script do not write over each other's."""
+    """Several training runs of one script do not write over each other's."""
     hooks, directory = [ProfilerHook(save_steps=2)], Path("runs/first")
     if chosen_by == "the session":
         session = MonitoredTrainingSession(model(), checkpoint_dir=directory, hooks=hooks)

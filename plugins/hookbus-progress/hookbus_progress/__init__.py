@@ -52,6 +52,10 @@ class ProgressHook(SessionRunHook):
 
     Args:
         every_secs: seconds between two log lines when stderr is not a terminal.
+
+    >>> from hookbus.testing import run_steps
+    >>> run_steps(ProgressHook(every_secs=60.0), steps=3).global_step
+    3
     """
 
     options = hookbus.HookOptions(

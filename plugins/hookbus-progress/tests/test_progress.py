@@ -1,4 +1,4 @@
-"""Tests what progress shows, on a terminal and where there is none."""
+"""Tests what progress shows, with and without a terminal."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def test_log_lines_are_not_torn(show):
 
 
 def test_printed_lines_are_not_torn(show):
-    """What the script prints to the same terminal stands above the bar, too."""
+    """Output of the script to the same terminal also stands above the bar."""
     loop = "for _ in session.loop():"
     source = script().replace(loop, f"{loop}\n        print('at', session.global_step)")
     screen = show(source, wait_for="1/?").screen
@@ -232,7 +232,7 @@ def prints():  # what a thread that prints may be in when another one forks
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
                 ended.extend([status] if pid else [])
-            except ChildProcessError:  # there is none yet
+            except ChildProcessError:  # no child exists yet
                 pass
             time.sleep(0.01)
 
@@ -320,7 +320,7 @@ def test_a_short_run_prints_no_line(run_without_terminal):
 
 
 def progress_lines(lines) -> list[dict]:
-    """Return what progress printed, among all log lines."""
+    """Return the lines of progress, among all log lines."""
     return [line for line in lines if line["event"] == "progress"]
 
 
@@ -376,7 +376,7 @@ def test_time_left_is_never_negative(lines, clock):
 
 @pytest.mark.parametrize("end", ["sys.stderr.close(); break", "sys.stderr = None; break"])
 def test_a_bar_whose_terminal_is_closed_ends_no_training(show, end):
-    """The script closes the stream below the bar; the session ends well all the same."""
+    """The script closes the stream below the bar; the session ends well anyway."""
     shown = show(script(end) + "\nprint('behind', session.outcome.kind)", stdout_too=False)
     assert shown.code == 0
     assert shown.stdout == "behind completed\n"

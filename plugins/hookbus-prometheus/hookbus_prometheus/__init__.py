@@ -35,6 +35,10 @@ class PrometheusHook(RecordingHook):
 
     Raises:
         UsageError: from the start of the session, if it cannot listen there.
+
+    >>> hook = PrometheusHook(names="loss", port=9102, wait_secs=30.0)
+    >>> hook.address, hook.port  # only this machine can read the values
+    ('127.0.0.1', 9102)
     """
 
     options = attrs.evolve(RecordingHook.options, main_setting="port")

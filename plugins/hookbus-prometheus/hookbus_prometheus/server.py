@@ -184,7 +184,7 @@ class Server(ThreadingMixIn, WSGIServer):
             self._has_told.set()
 
     def stop(self, wait_secs: float) -> None:
-        """Leave the port, behind an answer with the outcome.
+        """Leave the port, after an answer with the outcome.
 
         Args:
             wait_secs: the longest time to wait for that answer.

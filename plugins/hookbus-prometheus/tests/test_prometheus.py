@@ -1,4 +1,4 @@
-"""Tests prometheus: real scrapes of trainings in this and in other processes."""
+"""Tests prometheus: real scrapes of training runs in this and in other processes."""
 
 from __future__ import annotations
 

@@ -37,6 +37,13 @@ class ReduceLROnPlateauHook(SessionRunHook):
     Raises:
         UsageError: a setting is not valid, the metric is missing or not a number, or there
             is no such variable.
+
+    >>> from hookbus.testing import run_steps
+    >>> hook = ReduceLROnPlateauHook(every_n_steps=1, factor=0.5, patience=1)
+    >>> losses = [1.0, 2.0, 2.0, 2.0]
+    >>> steps = run_steps(hook, values={"loss": losses}, variables={"lr": 0.1})
+    >>> steps.variables["lr"]
+    0.05
     """
 
     metric: str = "loss"

@@ -53,7 +53,7 @@ def update(w: Any, lr: Any, target: Any) -> tuple[Any, float]:
 
 @attrs.define
 class Counts:
-    """What a loop counts that does it by hand."""
+    """The count of a loop that does it by hand."""
 
     best: float = float("inf")
     bad: int = 0
@@ -203,7 +203,7 @@ def test_a_value_of_nan_counts_as_one_that_is_not_better():
 
 
 def test_a_best_value_that_is_infinite_is_in_the_checkpoint(tmp_path):
-    """A training that has seen only NaN can be resumed."""
+    """A run that has seen only NaN can be resumed."""
     for _ in range(2):
         graph = Graph()
         graph.variable("lr", 1.0)

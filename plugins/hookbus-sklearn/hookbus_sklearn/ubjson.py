@@ -38,7 +38,7 @@ def read(data: bytes) -> Any:
     reader = _Reader(data)
     value = reader.value(reader.mark(), 0)
     if reader.place != len(data):
-        raise ValueError("bytes are left behind its end")
+        raise ValueError("bytes are left after its end")
     return value
 
 

@@ -275,7 +275,7 @@ class _Restorer:
             make = self._makers().get(key)
             if make is not None:
                 return make(inner, path, model)
-        raise _bad(path, "none that an estimator has")
+        raise _bad(path, "not one that an estimator has")
 
     def _makers(self) -> Mapping[Any, Callable[[Any, str, Any], Any]]:
         parts = {f"({name})": self._part_of(name) for name in PARTS}
@@ -387,7 +387,7 @@ def _numbers(value: Any, path: str) -> dict[str, Any]:
 
 def _keys(inner: Any, path: str, *keys: str) -> tuple[Any, ...]:
     if not isinstance(inner, Mapping) or {*inner} != {*keys}:
-        raise _bad(path, "none that an estimator has")
+        raise _bad(path, "not one that an estimator has")
     return tuple(inner[key] for key in keys)
 
 

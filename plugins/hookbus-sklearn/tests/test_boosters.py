@@ -171,7 +171,7 @@ def test_a_model_that_is_none_is_told_as_such():
 def test_bytes_that_are_no_json_are_refused(data):
     """A reader of xgboost's models never reads beyond their end."""
     with pytest.raises(
-        ValueError, match=r"too early|begins no|no type|levels|behind its end"
+        ValueError, match=r"too early|begins no|no type|levels|after its end"
     ):
         ubjson.read(data)
 
@@ -223,7 +223,7 @@ def lightgbm_rounds(state: dict[str, str], first: int, last: int) -> None:
 
 
 def test_the_text_of_a_model_of_lightgbm_continues_where_it_was(tmp_path):
-    """The way that the message names ends like a training without an interruption."""
+    """The way that the message names ends like a run without an interruption."""
     plain = {"model": ""}
     lightgbm_rounds(plain, 0, 6)
     for last in (2, 6):

@@ -199,7 +199,7 @@ def test_features_with_values_of_their_own_come_back():
 
 
 def test_a_rolled_back_model_is_unfitted_again(tmp_path):
-    """What the first step has set goes when the state before it comes back."""
+    """Attributes that the first step has set go when the state before it comes back."""
     model = SGDClassifier()
     told = tracked(model)
     before = told.get()
@@ -273,7 +273,7 @@ def test_other_parameters_that_change_the_state_do_not_fit(was, model, told, tmp
 
 
 def test_a_generator_that_is_a_parameter_is_part_of_the_state(tmp_path):
-    """It stays the same object, also for whoever else draws from it."""
+    """It stays the same object, also for other code that draws from it."""
     kept = np.random.RandomState(3)
     trained(SGDClassifier(random_state=kept), tmp_path, classes=[0, 1, 2])
     here = np.random.RandomState(3)
@@ -290,7 +290,7 @@ def test_a_settled_parameter_stays_that_of_today():
 
 
 def test_an_estimator_of_the_program_is_tracked_by_its_attributes(tmp_path):
-    """A class of one's own needs no more than partial_fit."""
+    """A user's own class needs no more than partial_fit."""
 
     class Mean(BaseEstimator):
         def __init__(self, rate: float = 0.5) -> None:

@@ -95,7 +95,7 @@ FORGED: list[tuple[str, Any, str]] = [
     ("t_", "x", "'model.t_' is a number here and a str in the checkpoint"),
     ("t_", {"(numbers)": 5}, "the value of t_ is no list of numbers"),
     ("t_", {"(dict)": 5}, "the value of t_ is no dict"),
-    ("t_", {"(unknown)": 5}, "the value of t_ is none that an estimator has"),
+    ("t_", {"(unknown)": 5}, "the value of t_ is not one that an estimator has"),
     ("t_", {"(estimator)": {}}, "the value of t_ is no attribute of this class"),
     ("t_", {"(random)": "nobody"}, "the value of t_ is no random generator"),
     ("t_", {"(LabelBinarizer)": 3}, "the value of t_ is no LabelBinarizer"),

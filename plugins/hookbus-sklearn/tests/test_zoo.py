@@ -94,7 +94,7 @@ NAMES = cases(SAMPLE, sorted(ZOO.keys() - REFUSED))
 
 
 class Trained:
-    """A training on a model: its batches, one step of it, and all bits of the model."""
+    """A run on a model: its batches, one step of it, and all bits of the model."""
 
     def __init__(self, name: str, random: Any) -> None:
         np.random.seed(5)

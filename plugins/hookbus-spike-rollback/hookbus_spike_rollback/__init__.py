@@ -39,6 +39,10 @@ class SpikeRollbackHook(SessionRunHook):
 
     Raises:
         UsageError: there is no such node, or the window is smaller than the warm-up.
+
+    >>> hook = SpikeRollbackHook("loss", factor=10.0, window=20, warmup=5)
+    >>> hook.factor, hook.window
+    (10.0, 20)
     """
 
     options = hookbus.HookOptions(main_setting="loss_tensor", rolls_back=True)

@@ -34,6 +34,16 @@ class StepCounterHook(SessionRunHook):
 
     Raises:
         UsageError: neither or both periods are given.
+
+    >>> from hookbus import hookimpl
+    >>> from hookbus.testing import run_steps
+    >>> class PrintHook:
+    ...     @hookimpl
+    ...     def measured(self, values, global_step):
+    ...         print(global_step, sorted(values))
+    >>> _ = run_steps(StepCounterHook(every_n_steps=2), PrintHook(), steps=5)
+    3 ['global_step/sec']
+    5 ['global_step/sec']
     """
 
     options = hookbus.HookOptions(

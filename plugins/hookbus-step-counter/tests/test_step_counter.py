@@ -119,7 +119,7 @@ def test_a_restored_session_starts_its_own_clock(tmp_path):
 
 
 def test_the_rate_is_steps_by_seconds(clock, lines):
-    """What is emitted and logged is elapsed steps through elapsed seconds."""
+    """It emits and logs elapsed steps through elapsed seconds."""
     listener = Listener()
     hooks = [StepCounterHook(every_n_steps=4), listener]
     with MonitoredSession(model(2), hooks=hooks, config=QUIET) as session:

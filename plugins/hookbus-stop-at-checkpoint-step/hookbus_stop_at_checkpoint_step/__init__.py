@@ -34,6 +34,10 @@ class StopAtCheckpointStepHook(SessionRunHook):
     Raises:
         UsageError: the directory or the step is missing, the step is not above 0, or the
             seconds are negative.
+
+    >>> hook = StopAtCheckpointStepHook("runs/digits", last_step=1000)
+    >>> hook.last_step, hook.wait_after_file_check_secs
+    (1000, 30.0)
     """
 
     options = hookbus.HookOptions(main_setting="last_step", only_observes=True)

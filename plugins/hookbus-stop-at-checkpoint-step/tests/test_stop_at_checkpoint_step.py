@@ -66,7 +66,7 @@ def test_a_negative_pause_is_a_usage_error():
 
 
 def test_a_pause_is_told_in_a_line(lines):
-    """What it waits for, where, and what is there."""
+    """The message has the step, the directory and the checkpoints there."""
     run_steps(steps=1, directory="chief")
     run_steps(StopAtCheckpointStepHook("chief", 3, 0), steps=4)
     assert [

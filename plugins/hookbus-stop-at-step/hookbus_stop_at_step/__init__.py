@@ -26,6 +26,11 @@ class StopAtStepHook(SessionRunHook):
 
     Raises:
         UsageError: neither or both are given, or the number is not above 0.
+
+    >>> from hookbus.testing import run_steps
+    >>> steps = run_steps(StopAtStepHook(last_step=3), steps=10)
+    >>> steps.global_step, steps.outcome.kind, steps.outcome.who
+    (3, 'stopped', 'stop-at-step')
     """
 
     options = hookbus.HookOptions(

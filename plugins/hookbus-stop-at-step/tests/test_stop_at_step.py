@@ -98,7 +98,7 @@ def test_it_stops_at_the_target(chosen):
 
 
 def test_the_outcome_names_the_hook_and_the_step():
-    """Who stopped the session and why can be read from its outcome."""
+    """The outcome of the session has the plugin that stopped it, and the reason."""
     outcome = train(StopAtStepHook(last_step=3)).outcome
     assert outcome == hookbus.Outcome("stopped", "stop-at-step", "step 3 is reached", 3)
 

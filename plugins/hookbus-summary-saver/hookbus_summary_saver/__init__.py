@@ -55,6 +55,13 @@ class SummarySaverHook(SessionRunHook):
         UsageError: neither or both periods are given, one is not above 0, the directory is
             missing, a reduction has no *save_steps*, or a value does not fit its kind of
             summary.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> from hookbus.testing import run_steps
+    >>> with TemporaryDirectory() as folder:
+    ...     _ = run_steps(SummarySaverHook(save_steps=2, output_dir=folder), steps=4)
+    ...     len(list(Path(folder).glob("events.out.tfevents.*")))
+    1
     """
 
     options = hookbus.HookOptions(
@@ -265,7 +272,7 @@ class SummarySaverHook(SessionRunHook):
                 if self._directory in each.parents and each.is_symlink():
                     raise UsageError(
                         f"summary-saver does not write to {each}, which is a link and may "
-                        "lead into another training: remove the link"
+                        "lead into another training run: remove the link"
                     )
             self._files[run] = EventFile(folder, forget)
         file = self._files[run]

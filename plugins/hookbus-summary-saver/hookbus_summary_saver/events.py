@@ -252,7 +252,7 @@ def _pixels(array: NDArray[Any]) -> NDArray[np.uint8]:
 
 
 def _encoded(pixels: NDArray[np.uint8]) -> Summary.Image:
-    from PIL import Image  # imported late: most trainings show no images
+    from PIL import Image  # imported late: most runs show no images
 
     height, width, channels = pixels.shape
     file = io.BytesIO()

@@ -220,7 +220,7 @@ def test_two_sessions_within_one_second_keep_both_files(model, read_back):
 
 
 def test_the_file_can_be_read_after_a_failure(model, steps_in):
-    """What was recorded before an error is in the file."""
+    """Records from before an error are in the file."""
 
     class Fail(hookbus.SessionRunHook):
         def after_run(self):

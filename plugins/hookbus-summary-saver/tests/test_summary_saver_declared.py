@@ -94,7 +94,7 @@ def test_named_nodes_are_recorded_instead_of_all_that_is_declared(graph, read_al
 
 
 def test_a_declared_scalar_called_loss_is_the_loss(model, read_back):
-    """There is one curve of that name, and it is what was declared."""
+    """There is one curve of that name, the declared one."""
     made = model()
     made.op(lambda: 7.0, name="seven")
     made.summary.scalar("loss", "seven")
@@ -111,7 +111,7 @@ def test_what_a_hook_declares_is_recorded_wherever_it_stands(model, read_back, o
 
 @pytest.mark.parametrize("same_hook", [True, False])
 def test_a_graph_serves_one_session_after_the_other(model, read_back, same_hook):
-    """What the first session's hooks declared is not looked for in the second."""
+    """Summaries of the first session's hooks are not looked for in the second."""
     made, first = model(), saver()
     second = first if same_hook else saver()
     train(made, first, Declares(), runs=2)
@@ -179,7 +179,7 @@ def test_a_step_may_show_nothing(read_back):
 
 @pytest.mark.parametrize("order", [1, -1], ids=["declared first", "declared last"])
 def test_a_hook_may_declare_in_a_custom_loop(read_back, order):
-    """What it derives from the reports is recorded beside what the steps show."""
+    """A value derived from the reports is recorded like the summaries of the steps."""
 
     def show(step):
         step.report(w=3.0)

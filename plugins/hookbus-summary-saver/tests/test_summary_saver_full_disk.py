@@ -91,7 +91,7 @@ def steps_with_text(read_all):
 
 
 def warnings(done: subprocess.CompletedProcess[str]) -> list[tuple[str, str, str]]:
-    """Return what a run warned of, as message, plugin and event."""
+    """Return the warnings of a run, as message, plugin and event."""
     lines = [json.loads(line) for line in done.stderr.splitlines()]
     return sorted(
         (line["event"].partition(";")[0], line["plugin"], line["bus_event"])
@@ -112,7 +112,7 @@ FAILED = [
 def test_the_training_goes_on_and_so_does_the_writing_once_there_is_room(
     train, steps_in, steps_with_text
 ):
-    """What was written before stays; what comes then goes into a new file."""
+    """Written records stay; later ones go into a new file."""
     done = train({11: "no", 21: "any"}, last=30)
     assert done.returncode == ExitCode.OK, done.stderr
     assert warnings(done) == FAILED

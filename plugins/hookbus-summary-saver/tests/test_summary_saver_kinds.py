@@ -205,7 +205,7 @@ def test_another_shape_is_a_clear_error(record, shape):
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 def test_floats_go_from_0_to_1(record, dtype):
-    """What is beyond is cut off; what is no number is black."""
+    """Values beyond are cut off; a value that is no number is black."""
     value = np.array([[0, 0.25, 1, 1.5], [-1, NAN, INFINITY, -INFINITY]], dtype)
     (found,) = pixels(record("image", value))
     assert found.tolist() == [[0, 64, 255, 255], [0, 0, 255, 0]]
@@ -224,7 +224,7 @@ def test_floats_go_from_0_to_1(record, dtype):
     ],
 )
 def test_whole_numbers_go_from_0_to_255(record, dtype, value, shown):
-    """What is beyond is cut off; bools are black and white."""
+    """Values beyond are cut off; bools are black and white."""
     (found,) = pixels(record("image", np.array([value], dtype)))
     assert found.tolist() == [shown]
 

@@ -189,7 +189,7 @@ def test_an_evaluation_is_a_run_of_its_own(name, folder, read_back):
 
 @pytest.mark.parametrize(("name", "folder"), [("a", "eval_a"), ("a/b", "eval_a")])
 def test_an_evaluation_is_written_into_no_linked_folder(name, folder):
-    """It may be that of another training."""
+    """It may be that of another run."""
     Path("other/b").mkdir(parents=True)
     Path("out").mkdir()
     Path("out", folder).symlink_to("../other")
@@ -230,7 +230,7 @@ def test_a_resumed_session_does_not_repeat_an_evaluation(read_back, records):
 
 
 def test_a_resumed_session_keeps_the_evaluation_that_it_does_not_repeat(read_back):
-    """What was evaluated at the checkpoint counts, where that is not done anew."""
+    """An evaluation at the checkpoint counts, where it is not done anew."""
     cut(8, saver(), Evaluates(every=5))
 
     class Later(Evaluates):
@@ -271,7 +271,7 @@ def test_a_session_that_was_cut_short_goes_on_with_the_period(
 
 
 def test_a_period_in_seconds_goes_on_without_the_pause(model, steps_in, clock):
-    """What was left of it when the checkpoint was written is left of it."""
+    """The rest of it at the time of the checkpoint is left of it."""
     settings = {"save_summaries_steps": None, "log_step_count_steps": None}
 
     def go_on(*hooks) -> None:
@@ -307,7 +307,7 @@ def test_after_a_session_that_was_over_the_first_run_is_recorded(model, steps_in
 @pytest.mark.parametrize("directory", ["saved", None])
 @pytest.mark.parametrize("at", range(1, 7))
 def test_a_recovery_leaves_one_file_without_duplicates(directory, at, records, steps_in):
-    """What was recorded before it stays, and is not recorded again."""
+    """Records from before it stay, and are not recorded again."""
     settings = {} if directory is None else {"save_checkpoint_steps": 4}
     run_steps(saver(3), FailsOnce(at), steps=8, directory=directory, **settings)
     assert steps_in() == [1, 4, 7]
@@ -316,7 +316,7 @@ def test_a_recovery_leaves_one_file_without_duplicates(directory, at, records, s
 
 @pytest.mark.parametrize("directory", ["saved", None])
 def test_a_recovery_repeats_no_evaluation(read_back, records, directory):
-    """What is evaluated again stays as it was, in the one file that there is."""
+    """Repeated evaluations stay as they were, in the one file that there is."""
     settings = {} if directory is None else {"save_checkpoint_steps": 2}
     hooks = [saver(), Evaluates(every=2), FailsOnce(6)]
     run_steps(*hooks, steps=8, directory=directory, **settings)
@@ -342,7 +342,7 @@ def test_a_step_that_is_evaluated_twice_counts_once(read_back):
 
 
 def test_the_saver_knows_a_thousand_evaluations(read_back):
-    """What is evaluated again after more of them is written again."""
+    """Evaluations that come again after more of them are written again."""
 
     class Many(SessionRunHook):
         def after_run(self, run_context):
@@ -394,7 +394,7 @@ def open_files() -> list[str]:
     targets = []
     for descriptor in Path("/proc/self/fd").iterdir():
         try:
-            targets.append(os.readlink(descriptor))  # noqa: PTH115 (it need not be there)
+            targets.append(os.readlink(descriptor))  # noqa: PTH115 (it may be gone)
         except OSError:
             continue
     return [target for target in targets if "tfevents" in target]
@@ -433,7 +433,7 @@ def test_a_file_in_the_place_of_the_directory_is_told_before_the_first_step(plac
 
 
 def test_a_folder_of_evaluations_that_cannot_be_written_is_a_warning(lines, steps_in):
-    """What is not known before the first step does not end the training."""
+    """A summary that is unknown before the first step does not end the training."""
     Path("out").mkdir()
     Path("out/eval").write_text("in the way", "utf-8")
     run_steps(saver(), Evaluates(), steps=3)

@@ -33,7 +33,7 @@ def train():
 
 
 def warned(capsys: Any) -> tuple[list[str], bool]:
-    """Return the events in which the hook failed, and whether it tells of its files."""
+    """Return the events in which the hook failed, and whether it names its files."""
     lines = capsys.readouterr().err.splitlines()
     failed = [line for line in lines if "hook failed" in line]
     assert all("the event file was removed" in line for line in failed)

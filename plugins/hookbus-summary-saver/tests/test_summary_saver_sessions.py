@@ -72,7 +72,7 @@ def test_a_session_that_was_killed_goes_on_with_the_period(steps_in, kill_at):
 
 
 def test_the_event_file_is_never_behind_a_checkpoint(steps_in):
-    """What was recorded up to a checkpoint survives a kill right after it."""
+    """Records up to a checkpoint survive a kill right after it."""
     assert script(5, 100, kill_at=10) == -9
     assert steps_in(SAVED) == list(range(1, 11))
 

@@ -22,7 +22,7 @@ _COMPOSITE = (tf.SparseTensor, tf.IndexedSlices, tf.RaggedTensor)
 
 @attrs.frozen(eq=False)
 class Element:
-    """The objects of TensorFlow behind a node.
+    """The objects of TensorFlow for a node.
 
     Attributes:
         thing: the variable, tensor or op, which a ``tf.compat.v1.Session`` can fetch.
@@ -458,7 +458,7 @@ def _checked(tf_graph: Any) -> Any:
     if tf_graph is None:
         if tf.executing_eagerly():
             raise UsageError(
-                "TFGraph() takes the default graph, and there is none, because TensorFlow "
+                "TFGraph() takes the default graph, and none exists, because TensorFlow "
                 "executes eagerly: build the graph inside `with tf.Graph().as_default():`, "
                 "or call tf.compat.v1.disable_eager_execution() first"
             )

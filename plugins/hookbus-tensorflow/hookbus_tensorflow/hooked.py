@@ -166,7 +166,7 @@ class _Names(Graph):
 class _PlainSession(EmbeddedSession):
     """Executes each run as one run of a ``tf.compat.v1.Session``.
 
-    ``global_step`` is the number of runs: the graph of TensorFlow need not have one.
+    ``global_step`` is the number of runs: the graph of TensorFlow may lack one.
 
     Args:
         graph: the names.

@@ -348,7 +348,7 @@ class MonitoredTrainingSession(_TFMethods, hookbus.MonitoredTrainingSession):
 
 
 def _converted(run: Callable[..., Any], graph: TFGraph) -> Callable[..., Any]:
-    """Return a ``run`` that takes the arguments of TensorFlow's."""
+    """Return a ``run`` that takes the arguments of TensorFlow's ``run``."""
 
     def call(
         fetches: Any,

@@ -98,7 +98,7 @@ def test_stop_at_step_ends_the_loop() -> None:
 
 
 def test_a_complete_training_does_no_run() -> None:
-    """A resumed training that has reached its last step ends before its first run."""
+    """A resumed run that has reached its last step ends before its first run."""
     for losses in ([64.0, 49.0], []):
         bus = bus_of(StopAtStepHook(last_step=2), directory="run")
         assert train(bus) == losses
@@ -215,7 +215,7 @@ def test_checkpoints_of_tensorflow_are_its_own() -> None:
 
 
 def test_a_run_that_counts_no_step_is_saved() -> None:
-    """What it gives a variable is part of the last checkpoint, at the same step."""
+    """Its value of a variable is part of the last checkpoint, at the same step."""
     w = v1.trainable_variables()[0]
     assign = w.assign(50.0)
     for run, value in ((None, 8.0), (assign.op, 50.0), (None, 50.0)):

@@ -126,7 +126,7 @@ class Derives(SessionRunHook):
 
 
 def test_hooks_add_ops_of_both_kinds_and_assign(tf_graph):
-    """What hooks add in begin is initialized; assignments reach TensorFlow's variables."""
+    """Nodes that hooks add in begin are initialized; assignments reach the variables."""
     hook = Derives()
     with MonitoredTrainingSession(TFGraph(tf_graph), hooks=[hook], config=QUIET) as session:
         session.run("loss", {"x": 0.0})
@@ -157,7 +157,7 @@ def test_tensors_of_other_graphs_are_refused(tf_graph):
 
 
 def test_a_train_op_must_advance_the_step(resource):
-    """A train op that leaves the global step alone could never end a training."""
+    """A train op that leaves the global step alone could never end a run."""
     with tf.Graph().as_default() as tf_graph:
         w = v1.get_variable("w", initializer=8.0, use_resource=resource)
         train = v1.train.GradientDescentOptimizer(0.1).minimize(tf.square(w))
@@ -204,7 +204,7 @@ def test_a_fork_is_another_session_of_tensorflow(resource):
 
 
 def test_a_graph_with_queues_is_not_forked():
-    """What is in a queue cannot be copied."""
+    """The contents of a queue cannot be copied."""
     told = "TensorFlow' forks only sessions that hookbus creates, of graphs without queues"
     session = create_session(summing(True, queue=True))
     with pytest.raises(UsageError, match=told):

@@ -300,7 +300,7 @@ def test_an_error_of_the_run_is_raised_as_it_is(hooked, sess, error):
 
 
 def test_a_finalized_graph_stays_as_it_is(hooked, sess):
-    """No op is added to the graph, which need not have a global step."""
+    """No op is added to the graph, which may lack a global step."""
     with tf.Graph().as_default() as graph, v1.Session() as session:
         tf.constant(1.0, name="a")
         graph.finalize()

@@ -71,7 +71,7 @@ OF_SESSIONS = ("Graph was fin", "Running local", "Done running", "Create Checkpo
 
 
 def told(lines: list[str], folder: Path) -> list[str]:
-    """Return lines of hooks alone, without what no two trainings share."""
+    """Return lines of hooks alone, without what no two training runs share."""
     here = (line.replace(str(folder), "DIR") for line in lines)
     return [
         re.sub(r"\([\d.]+ sec\)|sec: [\d.]+|0x\w+", "", line)
@@ -81,7 +81,7 @@ def told(lines: list[str], folder: Path) -> list[str]:
 
 
 def events(folder: Path) -> list[Any]:
-    """Return what the event files in a folder hold, without times and rates."""
+    """Return the records of event files in a folder, without times and rates."""
     found = []
     for file in sorted(folder.glob("events*")):
         for event in LegacyEventFileLoader(str(file)).Load():
@@ -164,7 +164,7 @@ class Listener(T.CheckpointSaverListener):
 
 
 class Saver(T.CheckpointSaverHook):
-    """A user's own hook, derived from one of TensorFlow's, with a listener."""
+    """A user's own hook, derived from a hook of TensorFlow, with a listener."""
 
     def __init__(self, folder: str) -> None:
         listener = Listener()

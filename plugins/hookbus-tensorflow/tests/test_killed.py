@@ -1,6 +1,6 @@
-"""A training of a TensorFlow graph, killed at any moment, ends as if nothing had been.
+"""A run of a TensorFlow graph, killed at any moment, ends as if nothing had been.
 
-Each training is a process of its own: TensorFlow has threads, so one that has it cannot
+Each run is a process of its own: TensorFlow has threads, so one that has it cannot
 fork.
 """
 
@@ -113,7 +113,7 @@ class Child:
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory):
-    """Return the digest of a training in TensorFlow's own session."""
+    """Return the digest of a run in TensorFlow's own session."""
     return Child("tensorflow", tmp_path_factory.mktemp("plain") / "none").result()
 
 

@@ -36,6 +36,15 @@ class ThroughputHook(SessionRunHook):
 
     Raises:
         UsageError: neither or both periods are given, or a number is not above 0.
+
+    >>> from hookbus import hookimpl
+    >>> from hookbus.testing import run_steps
+    >>> class PrintHook:
+    ...     @hookimpl
+    ...     def measured(self, values, global_step):
+    ...         print(global_step, *sorted(values), sep=", ")
+    >>> _ = run_steps(ThroughputHook(every_n_steps=2, batch_size=32), PrintHook(), steps=3)
+    3, throughput/examples_per_sec, throughput/input_wait, throughput/steps_per_sec
     """
 
     options = hookbus.HookOptions(

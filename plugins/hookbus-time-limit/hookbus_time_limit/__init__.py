@@ -54,6 +54,11 @@ class TimeLimitHook(SessionRunHook):
     Raises:
         UsageError: a time cannot be read, the margin is not below the limit, or there is no
             such kind.
+
+    >>> from hookbus.testing import run_steps
+    >>> steps = run_steps(TimeLimitHook("1h30m", kind="stopped"), steps=3)
+    >>> steps.outcome.kind  # long before the limit
+    'completed'
     """
 
     options = hookbus.HookOptions(main_setting="limit")

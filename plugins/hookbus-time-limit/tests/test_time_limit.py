@@ -1,4 +1,4 @@
-"""Tests that time-limit ends a training in time, and that it goes on afterwards."""
+"""Tests that time-limit ends a run in time, and that it goes on afterwards."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_time_is_read(text, seconds):
     "text", ["", "0", "0s", "h", "P", "PT", "P1M", "30m11h", "-5", "soon", "1:30:00", True]
 )
 def test_what_is_no_time_is_an_error(text):
-    """A mistake would otherwise end a training at once, or never."""
+    """A mistake would otherwise end a run at once, or never."""
     told = (
         f"invalid time {text!r}. TimeLimitHook expects a time above 0: seconds, or text "
         "like 11h30m, 90s or PT11H30M"
@@ -93,7 +93,7 @@ def graph_of(step_secs: float = 0.0) -> Graph:
 
 
 def trained(w: Any, x: float) -> Any:
-    """Return what a step makes of w."""
+    """Return the new value of w after a step."""
     return w * 0.9 + x * np.random.normal(size=3)
 
 

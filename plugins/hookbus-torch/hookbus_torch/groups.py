@@ -103,7 +103,7 @@ def add_missing(optimizer: Optimizer, saved: Mapping[str, Any], known: Names) ->
 def with_further(optimizer: Optimizer, saved: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a saved state with the groups that only the optimizer has, as they are.
 
-    A program that rolls back may have added them since. It goes on behind that place, or
+    A program that rolls back may have added them since. It goes on after that place, or
     comes by it again, if it is inside of a pass over the input; the group begins anew then.
     """
     groups = saved["param_groups"]

@@ -96,7 +96,7 @@ class TorchLibrary(Library):
         return values.pack(value)
 
     def copied(self, value: Any, before: Any = None) -> Any:
-        """Return a copy of a tensor on the CPU; a device makes it behind its other work."""
+        """Return a copy of a tensor on the CPU; a device makes it after its other work."""
         return values.copied(value, before)
 
     def await_copies(self) -> None:

@@ -37,7 +37,7 @@ class LocateNanHook(SessionRunHook):
     It looks at the parameters when the session starts and after each step, at the inputs
     and outputs of each module when it is called, and at the gradients of outputs and
     parameters when they are computed. This waits for the device each time, so switch it on
-    for the steps before a failure, and not for a whole training.
+    for the steps before a failure, and not for a whole run.
 
     The modules inside a compiled one are not called one by one, so it looks at the whole.
 
@@ -48,6 +48,18 @@ class LocateNanHook(SessionRunHook):
     Raises:
         NotFiniteError: a value is NaN or infinite.
         UsageError: the program tracks no module.
+
+    >>> from hookbus import Config, MonitoredSession
+    >>> quiet = Config(autoload=False, header=False)
+    >>> model = torch.nn.Linear(2, 1)
+    >>> try:
+    ...     with MonitoredSession(hooks=[LocateNanHook()], config=quiet) as session:
+    ...         _ = session.track(model=model)
+    ...         with session.step():
+    ...             loss = model(torch.tensor([[1.0, float("inf")]])).sum()
+    ... except NotFiniteError as error:
+    ...     print(error)
+    locate-nan: the input of 'model' is inf at [0, 1], in step 1
     """
 
     options = HookOptions(only_observes=True, ranks="all")

@@ -87,7 +87,7 @@ def _warn_of_unsaved_generators(name: str, module: Module) -> None:
     if paths and module not in _WARNED:
         _WARNED.add(module)
         log.warning(
-            "this training does not go on exactly",
+            "this run would not resume exactly",
             why=f"cuDNN draws the dropout inside {', '.join(paths) or name}, and no "
             "checkpoint holds its state",
             hint="torch.backends.cudnn.enabled = False, or Dropout modules between layers",
@@ -138,7 +138,7 @@ def parameters_of(module: Module) -> Iterator[tuple[str, torch.nn.Parameter]]:
 
 
 def parts_of(name: str, module: Module) -> Iterator[tuple[str, Module]]:
-    """Yield the modules that are called one by one, each with its path behind a name.
+    """Yield the modules that are called one by one, each with its path below a name.
 
     Of a wrapper its inside comes; of a compiled module the whole, which is one call.
     """

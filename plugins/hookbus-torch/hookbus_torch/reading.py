@@ -42,7 +42,7 @@ class Indices:
     Args:
         inner: the sampler.
         begun: is called once, when the first index is taken.
-        left_out: how many indices the next iterator leaves out behind its first one.
+        left_out: how many indices the next iterator leaves out after its first one.
         is_empty: whether the first iterator gives no index at all.
     """
 
@@ -138,7 +138,7 @@ class Reading:
     _watch: Watch | None = attrs.field(default=None, init=False)
 
     def leave_out(self, count: int) -> int:
-        """Prepare the next iterator to leave out batches behind its first one.
+        """Prepare the next iterator to leave out batches after its first one.
 
         Each worker gets the batches that it would get otherwise.
 

@@ -101,7 +101,7 @@ def _plain(tensor: torch.Tensor) -> torch.Tensor:
 def _transfer(device: torch.device, tensors: list[torch.Tensor]) -> list[Any]:
     """Copy tensors of one device to the host and wait once for all of them.
 
-    On CUDA the copies run behind each other on the current stream, into pinned memory. On
+    On CUDA the copies run one after the other on the current stream, into pinned memory. On
     other devices each copy waits itself.
     """
     small = [tensor for tensor in tensors if tensor.nbytes <= _TOGETHER]
@@ -222,7 +222,7 @@ def pack(value: Any) -> Packed | None:
 def copied(value: Any, before: Any) -> Any:
     """Return a copy of a tensor on the CPU, in the memory of an earlier copy if that fits.
 
-    On CUDA the copy is made behind the work that the current stream has, into pinned
+    On CUDA the copy is made after the work that the current stream has, into pinned
     memory: so it has the values of now, whatever the program does next on that stream.
     """
     if not isinstance(value, torch.Tensor):

@@ -1,4 +1,4 @@
-"""A training with DistributedDataParallel that is clipped, by hand or by the plugin."""
+"""A run with DistributedDataParallel that is clipped, by hand or by the plugin."""
 
 from __future__ import annotations
 

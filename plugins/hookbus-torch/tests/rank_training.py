@@ -1,4 +1,4 @@
-"""A training of one process or of several, in which a rank can get into trouble.
+"""A run of one process or of several, in which a rank can get into trouble.
 
 It is a script: `tests.support.ranks` starts it. Each rank writes what it has at the end.
 """

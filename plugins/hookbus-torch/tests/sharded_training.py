@@ -1,4 +1,4 @@
-"""A training whose model is sharded over its processes with FSDP2, or whole.
+"""A run whose model is sharded over its processes with FSDP2, or whole.
 
 It is a script: `tests.support.ranks` starts it. Each rank writes what it has at the end.
 """

@@ -40,7 +40,7 @@ class LookHook(SessionRunHook):
 
 @attrs.define(eq=False)
 class StopHook(SessionRunHook):
-    """Stops behind a step."""
+    """Stops after a step."""
 
     at: int
 
@@ -259,7 +259,7 @@ def test_an_optimizer_that_does_no_step_is_not_waited_for() -> None:
 
 
 def test_a_stop_leaves_the_script_at_that_step() -> None:
-    """What the script would do behind it does not happen, and its hooks are gone."""
+    """The rest of the script does not run, and its hooks are gone."""
     x, y = data()
     done: list[int] = []
 

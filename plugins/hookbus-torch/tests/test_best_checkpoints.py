@@ -1,6 +1,6 @@
-"""The best checkpoints of PyTorch trainings, against a plain loop that keeps them.
+"""The best checkpoints of PyTorch training runs, against a plain loop that keeps them.
 
-Each training is killed every ten steps. Its processes are children that have PyTorch.
+Each run is killed every ten steps. Its processes are children that have PyTorch.
 """
 
 from __future__ import annotations

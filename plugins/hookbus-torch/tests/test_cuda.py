@@ -36,7 +36,7 @@ WAITS = ("Synchronize", "Memcpy DtoH")
 
 @pytest.fixture(scope="module")
 def zoo(tmp_path_factory):
-    """Return the trainings, each of which is done by hand once."""
+    """Return the training runs, each of which is done by hand once."""
     return Zoo(TRAININGS, RUN, tmp_path_factory)
 
 

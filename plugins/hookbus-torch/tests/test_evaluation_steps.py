@@ -95,7 +95,7 @@ def test_hooks_get_arrays_of_what_a_module_predicts(tmp_path):
 
 
 def test_it_changes_nothing_of_the_training(tmp_path):
-    """Batch statistics, dropout and gradients are those of a training without it."""
+    """Batch statistics, dropout and gradients are those of a run without it."""
     with_it = train(tmp_path / "with", Sees("predictions", "scores"))
     without = train(tmp_path / "without", evaluates=False)
     assert all(torch.equal(with_it[name], without[name]) for name in without)

@@ -188,7 +188,7 @@ def test_a_state_of_no_parameter_is_told():
 
 
 def test_a_setting_that_a_scheduler_has_added_stays():
-    """A checkpoint without it is of a training without the scheduler."""
+    """A checkpoint without it is of a run without the scheduler."""
     weight = torch.nn.Parameter(torch.ones(2, 3))
     sgd = torch.optim.SGD([weight], momentum=0.9)
     tracked = TorchLibrary().tracked("sgd", sgd)
@@ -236,7 +236,7 @@ REFUSALS = (
     *(ArithmeticError, AssertionError, AttributeError, LookupError),
     *(RuntimeError, TypeError, ValueError),
 )
-"""What an object may raise while it is compared, or loads its state."""
+"""Errors of an object while it is compared, or loads its state."""
 
 
 def ways(part: object, way: Where = ()) -> Iterator[Where]:

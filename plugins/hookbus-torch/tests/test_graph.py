@@ -61,7 +61,7 @@ def build(fails_at: tuple[int, ...] = ()) -> TorchGraph:
 
 
 def model_of(graph: TorchGraph) -> dict[str, Any]:
-    """What the model of a graph has, as plain lists."""
+    """The weights of the model of a graph, as plain lists."""
     return {
         key: value.tolist() for key, value in graph.objects["model"].state_dict().items()
     }
@@ -301,7 +301,7 @@ def test_an_estimator_trains_evaluates_and_predicts_with_a_torch_model(tmp_path)
 
 
 def everything_in(graph: TorchGraph) -> Any:
-    """What the objects of a graph hold, gradients included, as plain lists."""
+    """The state of the objects of a graph, gradients included, as plain lists."""
     optimizer = graph.objects["optimizer"].state_dict()["state"]
     moments = {k: {n: v.tolist() for n, v in s.items()} for k, s in optimizer.items()}
     parameters = graph.objects["model"].parameters()

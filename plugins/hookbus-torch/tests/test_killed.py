@@ -1,6 +1,6 @@
 """An ordinary training script, killed at any moment, ends as if nothing had been.
 
-Each training is a child process that has PyTorch already, so its time is that of training.
+Each run is a child process that has PyTorch already, so its time is that of training.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ OBSERVERS = (
 
 
 class Parts:
-    """What the script builds before it trains."""
+    """The objects that the script builds before it trains."""
 
     def __init__(self, workers: int) -> None:
         torch.manual_seed(3)

@@ -150,7 +150,7 @@ class Cut(Exception):
 def trained(
     make: Make, workers: int, directory: Path, cut: int | None = None
 ) -> tuple[list[Any], int]:
-    """Go on with a training in a directory, in a process of its own.
+    """Go on with a run in a directory, in a process of its own.
 
     Args:
         make: takes the number of workers; returns the input of each pass.
@@ -209,7 +209,7 @@ def _train(
 
 @functools.cache
 def uninterrupted(kind: str, workers: int, directory: Path) -> list[Any]:
-    """Return all batches of a training that nothing interrupts."""
+    """Return all batches of a run that nothing interrupts."""
     directory.mkdir()
     return trained(KINDS[kind], workers, directory)[0]
 

@@ -67,7 +67,7 @@ def test_one_bad_value_in_5000_examples_is_named(value):
 
 
 def spoil(name: str, at: int):
-    """Return what makes NaN from a step on."""
+    """Return a function that makes NaN from a step on."""
 
     def before(step: int, model: Net) -> None:
         if step == at:
@@ -92,7 +92,7 @@ def test_a_gradient_is_named_by_what_it_is_the_gradient_of():
 
 
 def test_gradients_may_be_left_out():
-    """A scaler makes infinite ones on purpose; parameters count all the same."""
+    """A scaler makes infinite ones on purpose; parameters count anyway."""
     with pytest.raises(NotFiniteError) as caught:
         train(torch.randn(50, 4), before=spoil("spoils_gradient", 2), gradients=False)
     assert "the parameter 'model.first.weight' after the update is nan" in str(caught.value)

@@ -95,7 +95,7 @@ def test_a_hook_changes_what_the_model_computes():
 
 
 def test_an_evaluation_computes_the_loss_and_no_gradients():
-    """Evaluations inside a training, and sessions that only evaluate."""
+    """Evaluations inside a run, and sessions that only evaluate."""
     hook = Wants(["loss", "model:grad_norm"], "skip")
     run_steps(hook, steps=1, backend="torch", evaluates=True)
     with pytest.raises(NoValueYetError):

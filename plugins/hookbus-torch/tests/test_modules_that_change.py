@@ -28,7 +28,7 @@ EPOCHS, UNFREEZES = 5, 2
 
 
 class CutError(Exception):
-    """Ends a training in the middle."""
+    """Ends a run in the middle."""
 
 
 class Net(nn.Module):
@@ -45,7 +45,7 @@ class Net(nn.Module):
 
 
 def unfreeze(model: Net, optimizer: torch.optim.Optimizer) -> None:
-    """Train the backbone, too; its statistics stay as they are."""
+    """Also train the backbone; its statistics stay as they are."""
     for parameter in model.backbone.parameters():
         parameter.requires_grad_(True)
     model.backbone[1].eval()

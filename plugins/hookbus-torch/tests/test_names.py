@@ -158,7 +158,7 @@ def test_a_frozen_parameter_has_no_gradient(net, fetches):
 
 
 def test_an_expert_that_is_not_used_is_left_out(net):
-    """What comes and goes is there in its steps, while every step has the same plan."""
+    """Values that come and go are there in their steps; every step has the same plan."""
     experts, seen = nn.ModuleList([nn.Linear(3, 1), nn.Linear(3, 1)]), []
     hook = Wants({"out": "model.*:output", "norms": "model.?:grad_norm"}, "skip")
     with MonitoredSession(hooks=[hook], config=QUIET) as session:

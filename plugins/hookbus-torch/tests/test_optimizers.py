@@ -76,7 +76,7 @@ def test_a_state_in_float32_of_a_bfloat16_parameter_stays_exact():
 
 
 def test_a_scheduler_may_step_first_after_a_restore(recwarn):
-    """A training may be cut after the last step of an epoch."""
+    """A run may be cut after the last step of an epoch."""
     model = layer()
     optimizer, again = Adam(model.parameters()), Adam(model.parameters())
     step(model, optimizer)
@@ -273,7 +273,7 @@ def without_counters(state):
     return [*map(without_counters, state)] if isinstance(state, list) else state
 
 
-@pytest.mark.filterwarnings("ignore:Detected call of")  # the optimizer need not step here
+@pytest.mark.filterwarnings("ignore:Detected call of")  # the optimizer does not step here
 @pytest.mark.filterwarnings("ignore:The epoch parameter")
 @pytest.mark.parametrize("make", SCHEDULERS.values(), ids=SCHEDULERS)
 def test_a_restored_scheduler_goes_on(make):

@@ -1,4 +1,4 @@
-"""Tests that a training with NumPy imports nothing heavy, though PyTorch is installed."""
+"""Tests that a run with NumPy imports nothing heavy, though PyTorch is installed."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ WANTED = {
     "tensorboard": "the records for TensorBoard",
     "typing_extensions": "attrs and rich",
 }
-"""What a training may import, and for what."""
+"""The modules that a run may import, with the reasons."""
 
 
 def test_a_training_imports_what_it_uses():

@@ -23,11 +23,11 @@ GROUP = 4
 
 
 class CutError(Exception):
-    """Ends a training in the middle."""
+    """Ends a run in the middle."""
 
 
 class Wrapped(torch.optim.Optimizer):
-    """Skips the steps inside a group, around another optimizer, as accelerate does."""
+    """Skips the steps inside a group, around another optimizer, like accelerate."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self.optimizer, self.is_last = optimizer, True
@@ -152,7 +152,7 @@ def test_a_gradient_that_grows_after_the_step_is_pending(tmp_path):
 
 @pytest.mark.parametrize("tracks", ["module", "tensor"])
 def test_without_an_optimizer_that_is_tracked_gradients_count_as_pending(tracks, tmp_path):
-    """Nothing tells that they were used; the state is exact."""
+    """Nothing shows that they were used; the state is exact."""
     found = []
     for _ in range(2):
         model = nn.Linear(2, 1)

@@ -1,4 +1,4 @@
-"""The same script with one process, two and four: all ranks do the same at one step."""
+"""One script with one process, two and four: all ranks act alike at one step."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ def test_graphs_and_loops_of_frameworks_agree_as_well(loop, trouble, step, tmp_p
 def test_a_roll_back_leaves_out_what_the_step_took_that_asked_for_it(
     loop, trouble, again, tmp_path
 ):
-    """One rank asks at step 7, or the other at step 8, too: all go back after step 8."""
+    """One rank asks at step 7, or also the other at step 8: all go back after step 8."""
     done = trained(2, tmp_path, "--loop", loop, "--trouble", trouble, "--steps", "12")
     assert (done.one("kind"), done.one("step")) == ("stopped", 12), done
     assert done.one("batches") == [*range(8), *again]
@@ -256,7 +256,7 @@ WITH_OTHERS = """
 ALONE = "--lr-finder-steps 8 --lr-finder-output-dir pictures"
 """It ends the training itself."""
 UNFIT = {"batch-size-finder"}
-"""It undoes steps, which a training of several processes cannot do."""
+"""It undoes steps, which a run of several processes cannot do."""
 GIVEN = """
 def feeds():
     return None

@@ -1,4 +1,4 @@
-"""`hookbus replay` runs PyTorch trainings once more, in one process and in several."""
+"""`hookbus replay` repeats PyTorch training runs, in one process and in several."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_the_value_that_broke_a_training_is_named():
 
 
 def test_several_processes_replay_their_training_together():
-    """From a training that was stopped and resumed, in a directory that they share."""
+    """From a run that was stopped and resumed, in a directory that they share."""
     Path("ddp.py").write_text(RANKS)
     assert launch("run", "-q", *KEPT, "--stop-at-step", "7", "ddp.py").returncode == 0
     assert launch("run", "-q", *KEPT, "ddp.py").returncode == 0

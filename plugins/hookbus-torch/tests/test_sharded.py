@@ -27,7 +27,7 @@ def trained(ranks: int, folder: Path, *arguments: str) -> RanksRun:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory) -> RanksRun:
-    """A training that nothing has interrupted."""
+    """A run that nothing has interrupted."""
     done = trained(2, tmp_path_factory.mktemp("whole"))
     assert done.code == 0, done.output
     return done
@@ -35,7 +35,7 @@ def whole(tmp_path_factory) -> RanksRun:
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory) -> Path:
-    """The directory of a training that ended at step 6."""
+    """The directory of a run that ended at step 6."""
     folder = tmp_path_factory.mktemp("saved")
     done = trained(2, folder, "--steps", "6")
     assert done.code == 0, done.output
@@ -55,7 +55,7 @@ def copy(saved, tmp_path) -> Path:
     "how", [[], ["--background"]], ids=["at once", "in the background"]
 )
 def test_killed_and_resumed_each_rank_has_the_same_bits(how, who, number, whole, tmp_path):
-    """Its part of the model and of Adam's state, as in a training without a kill."""
+    """Its part of the model and of Adam's state, as in a run without a kill."""
     arguments = ["--pause", "0.1", *how]
     kill(who, SCRIPT, 2, tmp_path, arguments, f"{who} {number}", seconds=1.5)
     again = trained(2, tmp_path, *how)
@@ -76,7 +76,7 @@ def test_killed_among_batches_that_add_up_each_rank_has_the_same_bits(tmp_path):
 
 
 def test_a_checkpoint_has_the_part_of_each_rank(saved):
-    """What belongs to a part is in it as plain data."""
+    """The state of a part is in it as plain data."""
     newest = latest_checkpoint(saved)
     assert newest is not None
     names = {str(path.relative_to(newest.path)) for path in newest.path.rglob("*.*")}
@@ -96,7 +96,7 @@ def test_without_processes_a_model_is_whole(saved):
 
 
 def test_parts_that_are_missing_are_an_error(saved):
-    """Half a model is none."""
+    """Half a model is not a model."""
     with pytest.raises(UsageError, match=r"'optimizer.state.0.exp_avg' is of shape"):
         load_tracked(saved, "optimizer")
     with pytest.raises(

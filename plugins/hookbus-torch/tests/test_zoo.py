@@ -1,4 +1,4 @@
-"""PyTorch trainings as people write them, cut short at every step, are as by hand."""
+"""PyTorch training runs as people write them, cut short at every step, are as by hand."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ STEPS = cases((2, 4, 5, 8), range(1, 31))
 
 @pytest.fixture(scope="module")
 def zoo(tmp_path_factory):
-    """Return the trainings, each of which is done by hand once."""
+    """Return the training runs, each of which is done by hand once."""
     return Zoo(TRAININGS, RUN, tmp_path_factory)
 
 
 def steps_of(name: str, kind: str) -> list[int]:
-    """Return the steps at which a training is cut short."""
+    """Return the steps at which a run is cut short."""
     if FULL:
         return list(STEPS)
     some = STEPS[KINDS.index(kind) :: 4]

@@ -14,7 +14,7 @@ from hookbus_transformers.callback import BusCallback
 
 @contextlib.contextmanager
 def attach() -> Iterator[None]:
-    """Have each training of a Trainer in a block carry hooks, unless it does already."""
+    """Have each run of a Trainer in a block carry hooks, unless it does already."""
     train = Trainer.train
 
     @functools.wraps(train)

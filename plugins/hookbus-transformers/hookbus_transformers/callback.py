@@ -265,7 +265,7 @@ class BusCallback(TrainerAdapter, TrainerCallback, ExportableState):
     def _get_batch_samples(self, *_: Any, **__: Any) -> Any:
         """Give the Trainer no batch for its first update: there is nothing to train.
 
-        It looks whether it is to stop only behind an update.
+        It looks whether it is to stop only after an update.
         """
         return [], None
 

@@ -40,10 +40,10 @@ _PARTS = (
     "train_dataloader",
     "eval_dataloader",
 )
-"""The objects that a Trainer gives to callbacks beside arguments, state and control."""
+"""The objects that a Trainer gives to callbacks besides arguments, state and control."""
 _UNSERVED = {
     "should_evaluate": "evaluate in the loop, with session.evaluation()",
-    "should_epoch_stop": "stop the whole training with should_training_stop",
+    "should_epoch_stop": "stop the run with should_training_stop",
 }
 
 
@@ -129,7 +129,7 @@ class _CallbackHook(SessionRunHook):
         callback: the callback.
         args: its arguments.
         log: the names of the values to log.
-        parts: what it gets beside arguments, state and control.
+        parts: the parameters that it takes besides arguments, state and control.
     """
 
     def __init__(
@@ -187,7 +187,7 @@ class _CallbackHook(SessionRunHook):
     def evaluated(
         self, metrics: Mapping[str, Any], global_step: int, name: str | None
     ) -> None:
-        """Log the metrics, tell of the evaluation, and note the best value."""
+        """Log the metrics, report the evaluation, and note the best value."""
         before = "eval_" if name is None else f"eval_{name}_"
         found = {
             each if each.startswith("eval_") else f"{before}{each}": value
@@ -201,18 +201,18 @@ class _CallbackHook(SessionRunHook):
 
     @hookimpl
     def after_save(self) -> None:
-        """Tell of a checkpoint."""
+        """Report a checkpoint."""
         self._control.should_save = False
         self._tell("on_save")
 
     @hookimpl
     def epoch_ended(self, epoch: int) -> None:
-        """Tell of the end of an epoch."""
+        """Report the end of an epoch."""
         self._state.epoch = float(epoch + 1)
         self._tell("on_epoch_end")
 
     def end(self) -> None:
-        """Tell of the end of the training, if it has begun."""
+        """Report the end of the run, if it has begun."""
         self._run = None
         if self._has_begun:
             self._tell("on_train_end")

@@ -86,7 +86,7 @@ class Delay:
             own[self._name], self._own = self._own, None
 
     def call(self) -> None:
-        """Make the calls that were kept, behind the end."""
+        """Make the calls that were kept, after the end."""
         calls, self._calls = self._calls, []
         for thing, arguments, named in calls:
             getattr(thing, self._name)(*arguments, **named)

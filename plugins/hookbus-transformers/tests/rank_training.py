@@ -23,7 +23,7 @@ RANK = int(os.environ.get("RANK", "0"))
 
 
 class Trouble(SessionRunHook):
-    """Does something on rank 1 behind step 7."""
+    """Does something on rank 1 after step 7."""
 
     def __init__(self, what: str) -> None:
         self.what = what

@@ -1,6 +1,6 @@
 """Tests that a killed, preempted or stopped run goes on as if nothing had happened.
 
-Each training is a forked process that has imported everything, so its time is that of
+Each run is a forked process that has imported everything, so its time is that of
 training. The Trainer resumes; the states of hooks are in its checkpoints.
 """
 
@@ -91,8 +91,8 @@ def trained(
 ) -> dict[str, Any]:
     """Train with dropout from where the folder ends; return all that can be compared.
 
-    Of log lines and metrics that is what does not depend on the clock. The last line of the
-    Trainer tells of this process only.
+    Of log lines and metrics that is the part that does not depend on the clock. The last
+    line of the Trainer is about this process only.
     """
     witness, resumed = Witness(), last_step(folder)
     with BusCallback([*(hooks or ()), witness], config=OFF) as bus:
@@ -134,7 +134,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def check(found: dict[str, Any], expected: dict[str, Any], since: int) -> None:
-    """Assert that a resumed training is as the whole one from a step on."""
+    """Assert that a resumed run is as the whole one from a step on."""
     for what in ("weights", "history", "step", "outcome"):
         assert found[what] == expected[what], what
     for what in ("logged", "evaluated"):

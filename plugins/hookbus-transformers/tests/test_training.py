@@ -253,10 +253,10 @@ def test_hooks_see_what_the_trainer_has_logged() -> None:
 
 @pytest.mark.parametrize("schedule", ["linear", "constant", "cosine"])
 def test_a_rate_that_a_hook_assigns_scales_the_schedule(schedule: str) -> None:
-    """The scheduler of the Trainer would overwrite it behind the next step."""
+    """The scheduler of the Trainer would overwrite it after the next step."""
 
     class Halves(SessionRunHook):
-        """Halves the rate behind step 4."""
+        """Halves the rate after step 4."""
 
         def before_run(self) -> SessionRunArgs:
             return SessionRunArgs("optimizer.lr")

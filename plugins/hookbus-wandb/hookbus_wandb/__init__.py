@@ -40,6 +40,10 @@ class WandbHook(Tracker):
 
     Raises:
         UsageError: wandb is missing, or is of another version.
+
+    >>> hook = WandbHook(project="digits", mode="offline")
+    >>> hook.mode, hook.every_n_steps
+    ('offline', 10)
     """
 
     options = attrs.evolve(Tracker.options, main_setting="project")

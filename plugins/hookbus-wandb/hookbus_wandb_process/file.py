@@ -25,7 +25,7 @@ class LogFile:
     """
 
     path: Path
-    _at: int = 7  # behind the head of the file
+    _at: int = 7  # after the head of the file
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """Yield the rows that were written since the last call, each by name."""

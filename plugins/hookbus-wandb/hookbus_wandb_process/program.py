@@ -52,7 +52,7 @@ class Board:
         self._before = time.time() if repeats else None
         place = Path(os.environ.get("WANDB_DIR") or ".") / "wandb"
         for path in sorted(place.glob(f"*run-*-{wanted['id']}/run-{wanted['id']}.wandb")):
-            # A process that a killed training has left may still write.
+            # A process that a killed run has left may still write.
             self._lock(path, fcntl.LOCK_SH).close()
             self._note(LogFile(path))
         settings = wandb.Settings(

@@ -74,12 +74,12 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 
 
 def start(folder: Path, *flags: str) -> subprocess.Popen[str]:
-    """Start a training with flags of the command."""
+    """Start a run with flags of the command."""
     return started([STEPS, 0, folder / "saved"], "--wandb", "tests", *flags)
 
 
 def ended(process: subprocess.Popen[str]) -> str:
-    """Wait for the end of a training; return what it printed."""
+    """Wait for the end of a run; return what it printed."""
     output = process.communicate()[0]
     assert process.returncode == 0, output
     assert f"{0.99**STEPS * 8:.6f}"[:6] in weights_in(output)
@@ -87,7 +87,7 @@ def ended(process: subprocess.Popen[str]) -> str:
 
 
 def test_a_server_gets_every_row_once(server, tmp_path):
-    """A training that is killed goes on with its run."""
+    """A program that is killed goes on with its run."""
     process = start(tmp_path, "--wandb-wait-secs", "60")
     while not server.steps:
         assert process.poll() is None
@@ -101,7 +101,7 @@ def test_a_server_gets_every_row_once(server, tmp_path):
 
 
 def test_sync_joins_the_files_of_a_run(server, tmp_path):
-    """Those of a training that was killed and resumed without a network."""
+    """Those of a run that was killed and resumed without a network."""
     flags = ["--wandb-mode", "offline", "--wandb-wait-secs", "60"]
     for steps in ("100", "200", f"{STEPS}"):
         process = start(tmp_path, *flags, "--stop-at-step", steps)
@@ -131,7 +131,7 @@ def test_a_server_that_hangs_holds_no_step(server, tmp_path):
 
 
 def test_a_server_that_dies_ends_no_training(server, tmp_path):
-    """What it has not got is in a folder, and the log tells how to send it."""
+    """A folder has the unsent records, and the log says how to send them."""
     process = start(tmp_path, "--wandb-wait-secs", "5")
     while not any(
         file.stat().st_size > 9000 for file in Path().glob("wandb/run-*/*.wandb")

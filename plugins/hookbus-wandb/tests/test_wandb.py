@@ -116,7 +116,7 @@ def test_the_process_of_the_training_is_left_alone(capfd):
 
 
 def test_a_record_is_known_by_its_step_and_time():
-    """Also in the next process, and behind a roll-back."""
+    """Also in the next process, and after a roll-back."""
     run = RunInfo("a" * 32, False, 0, Path(), PROGRAM)
     first, again = offline(), offline()
     sent = Record("metrics", 5, {"loss": float("nan"), "acc@1": 0.1}, time=time.time())
@@ -202,7 +202,7 @@ def train(folder: Path, *flags: str, secs: float = 0) -> tuple[int, str]:
 
 
 def test_killed_at_any_moment_each_record_is_there_once(tmp_path, monkeypatch):
-    """All files of a run together have the records of a training that nothing has cut."""
+    """All files of a run together have the records of an uninterrupted one."""
     flags = ["--wandb-mode", "offline", "--wandb-wait-secs", "60"]
     code, whole = train(tmp_path / "whole", *flags)
     assert code == 0, whole
@@ -259,7 +259,7 @@ def processes_here() -> list[str]:
 
 
 def test_a_dead_server_ends_no_training(tmp_path, monkeypatch):
-    """What was not sent is kept, and is sent when the program is started again."""
+    """Unsent records are kept, and sent when the program is started again."""
     monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{free_port()}")
     monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
     code, output = train(tmp_path, "--wandb-wait-secs", "5")

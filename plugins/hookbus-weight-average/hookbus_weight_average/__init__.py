@@ -52,6 +52,10 @@ class WeightAverageHook(SessionRunHook):
 
     Raises:
         UsageError: a number is out of range, or there is no variable of a given name.
+
+    >>> hook = WeightAverageHook(decay=None, start_step=1000, every_n_steps=100)
+    >>> hook.decay is None, hook.start_step
+    (True, 1000)
     """
 
     decay: float | None = attrs.field(default=0.999, validator=_up_to_one)

@@ -32,7 +32,7 @@ SETTINGS = [
 
 
 def stepped(w):
-    """Do a step of a training whose arithmetic rounds."""
+    """Do a step of a run whose arithmetic rounds."""
     return (w * np.float32(0.97) + np.float32(0.1) / (1 + w * w)).astype(np.float32)
 
 
@@ -197,7 +197,7 @@ def test_an_evaluation_before_the_first_update_sees_the_weights():
 
 @pytest.mark.parametrize("kind", ["graph", "loop"])
 def test_a_session_without_a_step_has_the_averages(kind, tmp_path):
-    """The program of a training that has ended gives them again."""
+    """The program of a run that has ended gives them again."""
     trained, again = WeightAverageHook(0.5), WeightAverageHook(0.5)
     train(kind, [trained], tmp_path)
     session, _ = train(kind, [again], tmp_path)

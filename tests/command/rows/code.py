@@ -238,7 +238,7 @@ ON_ERROR = [
         tells="warning… hook failed… plugin=failing …the disk is full",
     ),
     Row(
-        "a file says so of an object, too",
+        "a file also says so of an object",
         installed="raiser",
         files={"hookbus.toml": "[raiser]\non_error = 'warn'\n"},
         session="hooks=[installed('fake_raiser')]",

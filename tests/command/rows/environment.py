@@ -140,7 +140,7 @@ AUTOLOAD = [
         for text in ("maybe", "2")
     ),
     Row(
-        "what is named is on all the same, and nothing else is imported",
+        "a named plugin is on anyway, and nothing else is imported",
         "-p clipper",
         env={NO_AUTOLOAD: "1", "HOOKBUS_PLUGINS": "sampler"},
         verdicts={

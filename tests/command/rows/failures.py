@@ -1,4 +1,4 @@
-"""Plugins that are missing, too old, there twice or broken, and what works all the same."""
+"""Plugins that are missing, too old, there twice or broken, and what works anyway."""
 
 from __future__ import annotations
 

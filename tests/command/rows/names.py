@@ -21,7 +21,7 @@ ON_BY_ITSELF = [
         tells="hookbus … plugins='meter 1.0, sampler 1.0'",
     ),
     Row(
-        "nothing is installed, and a training goes on without",
+        "nothing is installed, and a run goes on without",
         installed="",
         code=0,
         shows="imported",
@@ -332,7 +332,7 @@ LOCAL_MODULES = [
         shows="mine 5",
     ),
     Row(
-        "the environment can name a module, too",
+        "the environment can also name a module",
         env={"HOOKBUS_PLUGINS": "my_module"},
         files=LOCAL,
         verdicts={"my-module": "on: HOOKBUS_PLUGINS=my_module"},

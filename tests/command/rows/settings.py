@@ -9,7 +9,7 @@ DEFAULTS = {"size": 3, "names": [], "norm": None, "strict": False}
 
 
 def clipper(**changed: object) -> tuple[str, ...]:
-    """Return what the clipper prints when it has these settings."""
+    """Return the output of the clipper with these settings."""
     return (CLIPPER.format(*(DEFAULTS | changed).values()),)
 
 
@@ -276,7 +276,7 @@ KEYS = [
         tells="hook costs share=…% secs=… most=… budget=50%",
     ),
     Row(
-        "-o hook_budget is the same, without a sign of percent, too",
+        "-o hook_budget is the same, also without a sign of percent",
         "-o hook_budget=0.5",
         code=0,
         tells="hook costs share=…% secs=… most=… budget=50%",

@@ -38,7 +38,7 @@ def given(place: str, plugin: str, setting: str, value: int) -> dict[str, Any]:
 
 
 def saver(**settings: int | None) -> tuple[str, ...]:
-    """Return what the saver prints when it has these settings."""
+    """Return the output of the saver with these settings."""
     return (f"saver { {'save_secs': None, 'save_steps': None} | settings }",)
 
 

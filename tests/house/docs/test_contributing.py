@@ -15,7 +15,7 @@ WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 
 
 def settings_of_tox() -> configparser.ConfigParser:
-    """Return what tox.ini says."""
+    """Return the contents of tox.ini."""
     tox = configparser.ConfigParser(interpolation=None)
     tox.read(ROOT / "tox.ini", "utf-8")
     return tox

@@ -47,7 +47,7 @@ def test_the_house_is_what_is_imported():
 
 
 def test_the_tables_are_of_what_the_tests_run():
-    """The pages show a cell for each training that the tests try."""
+    """The pages show a cell for each run that the tests try."""
     script = runpy.run_path(str(ROOT / "docs" / "tables.py"))
     for page in script["PAGES"]:
         assert script["written"](page) == page.read_text("utf-8")

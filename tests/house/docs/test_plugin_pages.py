@@ -1,4 +1,4 @@
-"""Each plugin has one page, which is its README, too, and says what its class declares."""
+"""Each plugin has one page, its README, which agrees with the class."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LAST = ["Settings", "On the command line", "In code"]
 
 @attrs.frozen
 class Row:
-    """What a page's table tells of one setting, in Markdown."""
+    """A setting's row in the table of a page, in Markdown."""
 
     setting: str
     type: str
@@ -88,7 +88,7 @@ def hook(page):
 
 @pytest.fixture
 def rows(page):
-    """Return what the page tells of each setting."""
+    """Return the row of each setting on the page."""
     return {row.setting.strip("`"): row for row in page.rows[1:]}
 
 
@@ -161,7 +161,7 @@ def test_the_table_tells_the_types(hook, rows):
 
 
 def test_the_table_tells_the_defaults(hook, rows):
-    """That of the class, what flags take instead, and what it means."""
+    """The default of the class, the value that flags take instead, and its meaning."""
     defaults = {field: default for field, (_, default) in fields_of(hook).items()}
     for setting, row in rows.items():
         default = defaults.get(setting, hook.options.on_error)

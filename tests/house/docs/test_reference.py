@@ -63,7 +63,7 @@ def test_an_event_stands_with_its_arguments(root, event):
 
 
 def test_the_page_of_events_has_no_others(root):
-    """What is no event has no section of an event."""
+    """Only events have the section of an event."""
     signatures = {
         heading
         for heading, text in sections(root, "events.md").items()

@@ -1,4 +1,4 @@
-"""No page tells of what is not there."""
+"""No page names things that do not exist."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_names_of_the_package_exist(text):
 
 
 def test_imported_names_exist(text):
-    """What is imported from ``hookbus`` is a public name or module."""
+    """Each name that is imported from ``hookbus`` is a public name or module."""
     known = {*hookbus.__all__, *(m.removeprefix("hookbus.") for m in MODULES)}
     lines = re.findall(r"^from hookbus import (.+?)(?:  #.*)?$", text, flags=re.MULTILINE)
     names = {name.strip() for line in lines for name in line.split(",")}
@@ -145,7 +145,7 @@ def test_imported_names_exist(text):
 
 
 def test_attributes_exist(text):
-    """What is told of a session, a graph, a context and values is there."""
+    """The attributes of a session, a graph, a context and values exist."""
     graph = hookbus.Graph()
     config = hookbus.Config(autoload=False)
     with hookbus.MonitoredSession(graph, config=config) as session:

@@ -53,7 +53,7 @@ class Told(SessionRunHook):
 
 
 def test_a_stop_ends_the_pass_and_the_epochs_and_the_code_behind_runs_once(saved):
-    """Nothing behind the stop is in the checkpoint, so a resumed run repeats it."""
+    """Nothing after the stop is in the checkpoint, so a resumed run repeats it."""
     done, w = [], np.zeros(1)
     with saved(StopAt(4)) as session:
         session.track(w=w)
@@ -63,15 +63,15 @@ def test_a_stop_ends_the_pass_and_the_epochs_and_the_code_behind_runs_once(saved
                     w += 1
                 done.append((epoch, value))
             w += 100
-            done.append(f"behind pass {epoch}")
-        done.append("behind the loop")
+            done.append(f"after pass {epoch}")
+        done.append("after the loop")
     assert session.outcome.kind == "stopped"
-    behind = ["behind pass 1", "behind the loop"]
-    assert done == [(0, 0), (0, 1), (0, 2), "behind pass 0", (1, 0), *behind]
+    behind = ["after pass 1", "after the loop"]
+    assert done == [(0, 0), (0, 1), (0, 2), "after pass 0", (1, 0), *behind]
     again = np.zeros(1)
     with saved() as session:
         session.track(w=again)
-        assert again == 104  # without what came behind the stop
+        assert again == 104  # without what came after the stop
 
 
 @pytest.mark.parametrize("goes_on", ["another pass", "another step"])
@@ -99,15 +99,15 @@ def test_a_loop_that_goes_on_after_a_stop_leaves_the_block(own, goes_on):
 
 @pytest.mark.parametrize("kind", ["stopped", "preempted"])
 def test_only_a_stop_that_is_a_good_end_lets_the_rest_of_the_epoch_run(saved, kind):
-    """A preempted training is left at the pull."""
+    """A preempted run is left at the pull."""
     done = []
     with saved(StopAt(2, kind)) as session:
         for _ in session.epochs(2):
             for _ in session.iterate(range(LENGTH)):
                 with session.step():
                     pass
-            done.append("behind the pass")
-    assert done == (["behind the pass"] if kind == "stopped" else [])
+            done.append("after the pass")
+    assert done == (["after the pass"] if kind == "stopped" else [])
     assert session.outcome.kind == kind
 
 
@@ -289,7 +289,7 @@ def same_name(session):
 
 
 def step_behind(session):
-    """Do a step behind a pass."""
+    """Do a step after a pass."""
     for _ in session.iterate([1]):
         with session.step():
             pass
@@ -301,7 +301,7 @@ MISTAKES = {
     twice: r"epochs\(\) is called twice: a session has one loop over epochs; count all",
     inside: r"epochs\(\) inside iterate\(\): put the passes inside the epochs",
     same_name: r"iterate\(name='batch'\) inside a pass of this name: give each input",
-    step_behind: r"step\(\) behind a pass of iterate\(\): a resumed program would repeat",
+    step_behind: r"step\(\) after a pass of iterate\(\): a resumed program would repeat",
 }
 
 

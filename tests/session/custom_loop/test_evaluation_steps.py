@@ -188,7 +188,7 @@ def test_numbers_count_for_the_means_with_the_weight_of_their_step(own):
 
 
 def test_reports_and_steps_give_the_same_means(own):
-    """Which of them a block uses makes no difference, bit for bit."""
+    """A block may use either of them, bit for bit."""
     values = [(random.random(), random.random()) for _ in range(20)]
     with own() as session:
         with session.evaluation() as reported:
@@ -221,7 +221,7 @@ def test_an_evaluation_of_arrays_alone_has_no_metrics(own, lines):
 
 
 def test_the_training_reads_its_own_last_reports_afterwards(own):
-    """What an evaluation reports is there in its steps only."""
+    """Reports of an evaluation are there in its steps only."""
     final, inside = FinalOpsHook("loss"), []
     look = Asking(lambda run_context: inside.append(run_context.session.run("error")))
     with own(final, look) as session:
@@ -514,7 +514,7 @@ def confused(saved, confusion, every, directory="runs", at=0):
 @pytest.mark.parametrize("every", [1, 3])
 @pytest.mark.parametrize("at", cases([2, 3, 4, 5, 6, 11], range(1, 16)))
 def test_a_killed_training_ends_with_the_same_counts(saved, at, every):
-    """Wherever it is killed, a collecting hook ends as in a training without a kill."""
+    """Wherever it is killed, a collecting hook ends as in a run without a kill."""
     whole, resumed = Confusion(), Confusion()
     confused(saved, whole, every, "whole")
     assert [sum(n for _, n in each) for each in whole.done] == [4, 4, 4]

@@ -174,7 +174,7 @@ def test_periods_that_are_no_multiple_come_with_the_block_that_reaches_them():
 
 @pytest.mark.parametrize("at", [2, 5, 6])
 def test_it_goes_on_after_a_kill_as_a_train_op_does(at):
-    """What hooks see after a kill in a block, and the weights, are the same."""
+    """Hooks see the same after a kill in a block, and the weights are the same."""
     increments = [STEPS] * BLOCKS
     seen = {}
     for form in ("graph", "blocks"):
@@ -225,7 +225,7 @@ def test_a_cancelled_block_counts_no_step(own):
 
 
 def test_a_block_without_the_argument_counts_one_step_again(own, fetch):
-    """Blocks with and without an increment may alternate; a fed step counts, too."""
+    """Blocks with and without an increment may alternate; a fed step also counts."""
     hook = fetch("loss", {"loss": 3.0})
     with own(hook) as session:
         for increment in (8, None, 3, 1):
@@ -342,7 +342,7 @@ def test_progress_shows_the_steps_of_all_blocks(own, lines):
 
 
 def test_a_long_block_is_no_long_body(own, lines):
-    """A request waits for the pull behind one block without a warning."""
+    """A request waits for the pull after one block without a warning."""
 
     class Saves(SessionRunHook):
         def after_run(self, run_context):

@@ -14,7 +14,7 @@ STEPS = PASSES * LENGTH
 
 
 class Cut(Exception):
-    """What cuts a session short, so that it saves nothing at its end."""
+    """The error that cuts a session short, so that it saves nothing at its end."""
 
 
 class StopAfter(SessionRunHook):
@@ -153,7 +153,7 @@ def test_a_pass_inside_another_ends_with_the_value_of_that(own):
 
 
 def test_another_iterable_may_be_read_between_steps(saved):
-    """What the loop reads without iterate(), for an evaluation say, is its own affair."""
+    """Values that the loop reads without iterate() are its own affair."""
     seen = []
     for cut in (2, 100):
         with contextlib.suppress(Cut), saved() as session:
@@ -261,7 +261,7 @@ def test_what_cannot_be_iterated_over_is_an_error(own):
 
 
 def test_an_error_of_the_input_ends_the_session(own, fetch):
-    """What the iterable raises leaves the loop as itself; hooks get on_exception."""
+    """An error of the iterable leaves the loop as itself; hooks get on_exception."""
 
     def values():
         yield 1

@@ -80,7 +80,7 @@ def training(run: Run):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """Return what a training without a cut returns."""
+    """Return the result of a run without a cut."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("whole"))
         done = in_process(training, Run())

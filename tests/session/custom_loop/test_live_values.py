@@ -163,7 +163,7 @@ def test_an_object_stops_keeping_an_output_when_the_session_ends(own, fetch, mod
 def test_a_hook_may_name_it_in_begin_before_the_loop_tracks_the_object(
     own, model, number, fakelib
 ):
-    """Nodes derived from it work; the object need not exist when the session opens."""
+    """Nodes derived from it work; the object may appear after the session opens."""
 
     class Derives(SessionRunHook):
         def begin(self, graph):

@@ -193,7 +193,7 @@ def stateful(draw, here):
 
 @pytest.fixture(params=["stateful", "common", "own"])
 def inputs(request, tmp_path_factory, monkeypatch):
-    """Return what makes the loader of a program: with a state, or of a library."""
+    """Return a function that makes a loader: with a state, or of a library."""
     if request.param == "stateful":
         return stateful
     library = install_dice(tmp_path_factory.mktemp("dice"), monkeypatch)

@@ -78,7 +78,7 @@ def test_a_callable_is_called_when_the_block_is_left(own, fetch):
 
 
 def test_an_error_of_a_callable_leaves_the_step(own, fetch):
-    """What it raises comes out of the block; the step is not counted."""
+    """Its error comes out of the block; the step is not counted."""
     with (
         pytest.raises(ZeroDivisionError),
         own(fetch("loss")) as session,
@@ -289,7 +289,7 @@ def test_metrics_are_those_of_loss_and_accuracy_that_are_reported(own, fetch):
 
 
 def test_metrics_see_what_is_fed(own, fetch):
-    """A loss that a hook feeds is what graph.metrics holds, reported or not."""
+    """graph.metrics holds the loss that a hook feeds, reported or not."""
 
     class Metrics(fetch):
         def begin(self, graph):

@@ -17,7 +17,7 @@ STEPS = PASSES * LENGTH
 
 
 class Cut(Exception):
-    """What cuts a session short, so that it saves nothing at its end."""
+    """The error that cuts a session short, so that it saves nothing at its end."""
 
 
 def cut_at(session, step):

@@ -35,7 +35,7 @@ def test_an_error_that_was_caught_counts_for_nothing(own, fetch):
 
 
 def test_an_error_of_a_hook_comes_out_of_the_step(own, fetch):
-    """What after_run raises leaves the block, names the hook, and ends the session."""
+    """An error of after_run leaves the block, names the hook, and ends the session."""
 
     class Faulty(SessionRunHook):
         def after_run(self):
@@ -66,7 +66,7 @@ def test_the_end_of_input_in_a_step_is_a_good_end(own, fetch, end):
 
 @pytest.mark.parametrize("error", [AbortedError("gone"), UnavailableError("gone")])
 def test_a_preemption_in_a_step_is_not_retried(own, fetch, error):
-    """What a step did cannot be done again: a preemption ends the session as failed."""
+    """A step cannot be done again: a preemption ends the session as failed."""
     hook = fetch()
     with pytest.raises(type(error), match="gone"), own(hook) as session, session.step():
         raise error
@@ -115,7 +115,7 @@ def test_a_preemption_in_a_thread_is_not_retried(own):
 
 
 def test_the_error_of_a_hook_that_wants_what_is_not_reported_names_it(own, fetch):
-    """What a hook wants and the step does not report: who wants it, and what there is."""
+    """The error names the missing report, the hook that wants it, and the existing ones."""
     with (
         pytest.raises(UnfedPlaceholderError) as caught,
         own(fetch("los")) as session,

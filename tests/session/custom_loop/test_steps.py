@@ -70,7 +70,7 @@ def test_the_step_is_counted_before_after_run(own, fetch):
 
 
 def test_values_may_be_reported_in_several_calls(own, fetch):
-    """What several calls of report() tell adds up, as long as no name comes twice."""
+    """Several calls of report() add up, as long as no name comes twice."""
     hook = fetch(["loss", "rate"])
     with own(hook) as session, session.step() as step:
         step.report(loss=1.0)
@@ -138,7 +138,7 @@ def test_a_session_is_not_run_inside_a_step(own):
 
 
 def test_feeds_of_hooks_are_the_steps(own, fetch):
-    """What hooks feed is in step.feeds by name, and empty where nobody feeds."""
+    """The feeds of hooks are in step.feeds by name, which is empty without feeds."""
     hooks = fetch(None, {"rate": 0.1}), fetch(None, {"keep": 0.5})
     with own(*hooks) as session, session.step() as step:
         assert dict(step.feeds) == {"rate": 0.1, "keep": 0.5}

@@ -120,7 +120,7 @@ def test_metrics_have_the_scalars(own):
 
 
 def test_a_scalar_called_loss_is_the_loss(own):
-    """What is shown as the loss is what hooks watch as such."""
+    """Hooks watch the loss that is shown as such."""
     watcher = Watcher()
     with own(watcher) as session, session.step() as step:
         step.report(loss=1.0)
@@ -154,7 +154,7 @@ def test_a_function_is_called_once_whoever_wants_it(own):
 
 
 def test_a_function_is_called_once_though_a_hook_feeds(own, fetch):
-    """What is fed stands beside what is shown, and makes no second call."""
+    """Fed values stand beside the shown ones, and make no second call."""
     costly, watcher, viewer = Costly(), Watcher(), Viewer()
     hooks = [fetch(None, {"loss": 7.0}), watcher, viewer]
     with own(*hooks) as session, session.step() as step:
@@ -240,7 +240,7 @@ def test_a_name_is_shown_once_in_a_step(own, kind):
 
 
 def test_a_name_may_be_reported_and_shown(own, fetch):
-    """What hooks fetch by name and what they show do not meet."""
+    """Names that hooks fetch and summaries that they show do not meet."""
     viewer, hook = Viewer(), fetch("x")
     with own(viewer, hook) as session, session.step() as step:
         step.report(x=1)

@@ -176,7 +176,7 @@ def test_a_report_takes_precedence(own, fetch):
 
 
 def test_an_assigned_value_is_in_the_checkpoint_and_is_restored(saved):
-    """That of the step in which it is assigned, whether before, after or in the save."""
+    """The value of the step that assigns it, whether before, after or in the save."""
     for when in ("before_run", "after_run", "veto_save"):
         hook, state = Assigns({"m.w": np.ones(2), "o.w": 7.0}, when, at=1), Model(w=0.0)
         with saved(hook, directory=when) as session:

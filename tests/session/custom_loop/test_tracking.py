@@ -142,7 +142,7 @@ READ_ONLY.flags.writeable = False
 
 
 def test_a_read_only_array_in_a_dict_is_replaced(saved):
-    """What cannot be written into is replaced where it is kept."""
+    """A value that cannot be written into is replaced where it is kept."""
     for _ in range(2):
         state = {"w": READ_ONLY}
         with saved() as session:
@@ -488,7 +488,7 @@ def test_nan_tensor_looks_into_nested_states(saved, state):
 
 
 def test_drawing_before_it_is_tracked_does_not_matter(saved):
-    """What a generator drew before track() is forgotten: its saved state is put back."""
+    """Draws of a generator before track() are forgotten: its saved state is put back."""
     with saved() as session:
         draw = session.track(draw=np.random.default_rng(1))
         with session.step():

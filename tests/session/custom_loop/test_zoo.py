@@ -18,12 +18,12 @@ LEFT = ("endless", "cycling")
 
 @pytest.fixture(scope="module")
 def zoo(tmp_path_factory):
-    """Return the trainings, each of which is done by hand once."""
+    """Return the training runs, each of which is done by hand once."""
     return Zoo(TRAININGS, RUN, tmp_path_factory)
 
 
 def some(*places: int) -> list[tuple[str, str]]:
-    """Return trainings and kinds: all of them, or of nine in turn those at some places."""
+    """Return all training runs and kinds, or of nine in turn those at some places."""
     every = [(name, kind) for name in TRAININGS for kind in KINDS]
     turn = 2 * len(KINDS) + 1  # each training meets another kind
     return cases([each for n, each in enumerate(every) if n % turn in places], every)
