@@ -17,11 +17,12 @@ from tests.support.pages import PAGES, ROOT, Block, Reader, blocks_of
 def _environment() -> dict[str, str]:
     """Have commands find this environment, and pip install into the page's folder."""
     site = str(Path.cwd() / ".site")
+    given = os.environ.get("PYTHONPATH")  # where the code under test is not installed
     return {
         **os.environ,
         "COLUMNS": "80",
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-        "PYTHONPATH": site,
+        "PYTHONPATH": f"{site}{os.pathsep}{given}" if given else site,
         "PYTHONUNBUFFERED": "1",
         "PIP_TARGET": site,
         "PIP_NO_DEPS": "1",

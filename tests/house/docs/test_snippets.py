@@ -54,7 +54,6 @@ LONG = {
     "docs/how-to/custom-loop.md",
     "docs/how-to/read-the-summaries.md",
     "docs/how-to/resume-after-a-kill.md",
-    "docs/how-to/survive-preemptions.md",
     "docs/how-to/switch-plugins.md",
     "docs/how-to/test-a-hook.md",
     "docs/how-to/train-in-the-style-of-slim.md",
