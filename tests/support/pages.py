@@ -4,9 +4,18 @@ A page is one story, told in one folder. Its fenced blocks mean:
 
 * ``python`` with ``title="FILE"``, and any other language with one: the file's content;
 * ``python``: run, in one namespace a page; ``output`` right after it: what it printed;
-* ``console``: after ``$`` a command, below it what it shows (``...``: anything, times
-  do not count), or nothing where the page does not show it. It must succeed. A ``cd``,
-  and the activation of a virtual environment, count for all that comes after it.
+* ``console``: after ``$`` a command, below it its output, or nothing where the page does
+  not show it. It must succeed. A ``cd``, and the activation of a virtual environment,
+  count for all that comes after it.
+
+A shown output equals the real one, word by word, up to white space, with three exceptions:
+
+* ``...`` stands for anything.
+* Times do not count: the clock, a number after a key of seconds (``secs=0.012``,
+  ``steps_per_sec=840``) and a decimal number before ``s``, ``ms`` or ``us``.
+* In a fence with ``numbers="vary"``, a decimal number stands for any decimal number, so
+  that a page shows a real loss that another machine computes a little differently.
+  Decimal is a number with a point or an exponent; steps and counts stay as they are.
 
 A library that runs blocks one by one does not fit: they depend on each other.
 """
@@ -45,6 +54,11 @@ PUBLISHES = ROOT / "docs" / "tutorial" / "first-plugin.md"
 
 _OF_THE_SHELL = re.compile(r"[|&;<>$`*?~#(){}]")
 _CLOCK = re.compile(r"\b\d\d:\d\d:\d\d\b")
+_DECIMAL = r"(?<![\w.])-?\d+(?:\.\d*(?:e[-+]?\d+)?|e[-+]?\d+)(?!\.?\d)"
+"""A number with a point or an exponent, but no part of a version or of an address."""
+_SECONDS = re.compile(
+    rf"(\b\w*sec\w*=)\d[\d.]*(?:e[-+]?\d+)?|{_DECIMAL}(?= ?(?:s|ms|us)\b)"
+)
 _PROGRESS = re.compile(r"^\S+ \[info +\] progress step=.*\n", re.MULTILINE)
 """The line that a run without a terminal shows after some seconds."""
 
@@ -57,6 +71,7 @@ class Block:
     language: str
     title: str | None
     text: str
+    varies: bool
 
     @property
     def commands(self) -> list[tuple[str, str]]:
@@ -74,7 +89,9 @@ def blocks_of(page: Path) -> list[Block]:
             language, _, rest = token.info.partition(" ")
             title = re.search(r'title="(.+)"', rest)
             place = f"{page.relative_to(ROOT)}:{(token.map or [0])[0] + 1}"
-            found.append(Block(place, language, title[1] if title else None, token.content))
+            varies = 'numbers="vary"' in rest
+            name = title[1] if title else None
+            found.append(Block(place, language, name, token.content, varies))
     return found
 
 
@@ -97,7 +114,8 @@ class Reader:
     def follow(self, block: Block, exempt: Container[str] = ()) -> None:
         """Do what one block says, but for commands that are exempt."""
         shown = block.text if block.language == "output" else ""
-        compare(f"{block.place}: the python block before it", shown, self.printed)
+        what = f"{block.place}: the python block before it"
+        compare(what, shown, self.printed, varies=block.varies)
         self.printed = ""
         if block.title is not None:
             Path(block.title).parent.mkdir(parents=True, exist_ok=True)
@@ -109,9 +127,9 @@ class Reader:
         elif block.language == "console":
             for command, output in block.commands:
                 if command not in exempt:
-                    self._run(block.place, command, output)
+                    self._run(block, command, output)
 
-    def _run(self, place: str, command: str, shown: str) -> None:
+    def _run(self, block: Block, command: str, shown: str) -> None:
         if command.startswith("cd "):
             os.chdir(command.removeprefix("cd "))
             return
@@ -129,9 +147,10 @@ class Reader:
             done = commands.run(python, libraries=commands.EXAMPLES, **limits)
         else:
             done = commands.run_new(["bash", "-c", command], **limits)
-        assert done.returncode == 0, f"{place}: {command}\n{done.stdout}"
+        what = f"{block.place}: {command}"
+        assert done.returncode == 0, f"{what}\n{done.stdout}"
         if shown:
-            compare(f"{place}: {command}", shown, done.stdout)
+            compare(what, shown, done.stdout, varies=block.varies)
 
 
 @contextlib.contextmanager
@@ -147,12 +166,25 @@ def _importing(folder: Path) -> Iterator[None]:
                 del sys.modules[name]  # another page may have a file of this name
 
 
-def compare(what: str, shown: str, real: str) -> None:
-    """Fail with both texts unless the page shows what really came."""
+def compare(what: str, shown: str, real: str, *, varies: bool = False) -> None:
+    """Fail with both texts unless the page shows the real output.
+
+    Args:
+        what: the place and the command, for the message.
+        shown: the output in the page.
+        real: the output that came.
+        varies: whether decimal numbers may differ.
+    """
     checker = doctest.OutputChecker()
-    if _PROGRESS.search(shown) is None:  # a slow machine shows it, too
+    if _PROGRESS.search(shown) is None:  # a slow machine also shows this line
         real = _PROGRESS.sub("", real)
-    pair = [_CLOCK.sub("00:00:00", text) for text in (shown, real)]
+    pair = [_without_numbers(text, varies) for text in (shown, real)]
     options = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
     fits = checker.check_output(*pair, options)
     assert fits, f"{what}\n--- the page shows\n{shown}\n--- it was\n{real}"
+
+
+def _without_numbers(text: str, varies: bool) -> str:
+    text = _CLOCK.sub("00:00:00", text)
+    text = _SECONDS.sub(lambda found: f"{found[1] or ''}0.0", text)
+    return re.sub(_DECIMAL, "0.0", text) if varies else text
