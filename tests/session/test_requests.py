@@ -469,7 +469,7 @@ def written(kept: Kept, run: int, was_saving: bool) -> str:
         assert values_of(run)["v"] == 1.0
     following = kept.before[run + kept.cancels :]
     stays = following and all(each == 1.0 for each in following)
-    return "at once" if stays else "nothing"
+    return "immediately" if stays else "nothing"
 
 
 def assigned(kept: Kept, run: int, was_saving: bool) -> str:

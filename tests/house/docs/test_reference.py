@@ -147,7 +147,7 @@ def test_a_commands_own_flag_stands_in_its_section(root, command, flag):
 @pytest.mark.parametrize("variable", ENVIRONMENT)
 def test_a_variable_has_a_section(root, variable):
     """Each environment variable that hookbus reads has a section."""
-    assert variable in sections(root, "environment.md")
+    assert variable in sections(root, "command-line.md", "h3")
 
 
 @pytest.mark.parametrize("code", hookbus.ExitCode)
