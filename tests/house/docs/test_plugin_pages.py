@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import itertools
 import re
@@ -70,13 +71,19 @@ class Page:
 @pytest.fixture(params=PLUGINS)
 def page(request):
     """Return each plugin's page in turn."""
-    text = (FOLDER / f"{request.param}.md").read_text("utf-8")
+    return read(request.param)
+
+
+@functools.cache
+def read(plugin: str) -> Page:
+    """Read the page of a plugin."""
+    text = (FOLDER / f"{plugin}.md").read_text("utf-8")
     parts, part = {}, []
     for before, token in itertools.pairwise(MarkdownIt().enable("table").parse(text)):
         if before.type == "heading_open" and before.tag == "h2":
             parts[token.content] = part = []
         part.append(token)
-    return Page(request.param, text, parts)
+    return Page(plugin, text, parts)
 
 
 @pytest.fixture

@@ -103,9 +103,9 @@ def test_a_page_can_be_followed(page, blocks, reader):
     assert reader.printed == "", f"{page}: the last block prints what is not shown"
 
 
-def test_blocks_are_of_a_known_language(page, blocks):
+def test_blocks_are_of_a_known_language(pages, blocks):
     """Every fenced block is of a language that is run, shown as output, or a file."""
-    for block in blocks(page):
+    for block in (block for page in pages for block in blocks(page)):
         assert block.language in LANGUAGES, block.place
         if block.language in ("ini", "toml"):
             assert block.title is not None, f"{block.place}: a file without a name"
@@ -113,22 +113,24 @@ def test_blocks_are_of_a_known_language(page, blocks):
             assert block.text.startswith("$ "), f"{block.place}: no command"
 
 
-def test_files_that_are_shown_are_used(page, blocks):
+def test_files_that_are_shown_are_used(pages, blocks):
     """A file that a page has its reader write is named in a command that comes later.
 
     A module may stand there as ``module:attribute``, or be imported by a later file.
     """
-    found = blocks(page)
-    for place, block in enumerate(found):
-        if block.title is None or block.language != "python":
-            continue
-        path = Path(block.title)
-        words = (path.name, f" {path.stem}:", path.parent.name or path.name)
-        later = "".join(b.text for b in found[place:] if b.language == "console")
-        imported = f"from {path.stem} import"
-        used = any(imported in b.text for b in found[place:] if b.language == "python")
-        used = used or any(word in later for word in words)
-        assert used, f"{block.place}: {path} is not used"
+    for found in map(blocks, pages):
+        for place, block in enumerate(found):
+            if block.title is not None and block.language == "python":
+                assert _is_used(Path(block.title), found[place:]), block.place
+
+
+def _is_used(path, later):
+    """Return whether a block that comes later runs or imports a file."""
+    words = (path.name, f" {path.stem}:", path.parent.name or path.name)
+    commands = "".join(b.text for b in later if b.language == "console")
+    imported = f"from {path.stem} import"
+    used = any(imported in b.text for b in later if b.language == "python")
+    return used or any(word in commands for word in words)
 
 
 def test_only_commands_that_stand_somewhere_are_exempt(pages, blocks):

@@ -24,6 +24,7 @@ from hookbus.discovery import (
     installed_plugins,
 )
 from tests.support.distributions import TRACKERS
+from tests.support.pages import PAGES, ROOT
 
 GROUPS = {
     AUTOUSE_GROUP,
@@ -93,58 +94,63 @@ OTHERS = {
 }
 
 
-@pytest.fixture
-def text(page):
-    """Return the text of each page in turn."""
-    return page.read_text("utf-8")
+@pytest.fixture(scope="module")
+def texts() -> dict[str, str]:
+    """The text of every page, by its path."""
+    return {str(page.relative_to(ROOT)): page.read_text("utf-8") for page in PAGES}
 
 
-def test_commands_exist(text):
+def unknown(texts, pattern, known, flags=0):
+    """Return what a pattern finds and nobody knows, by page."""
+    found = {page: {*re.findall(pattern, text, flags)} for page, text in texts.items()}
+    assert any(found.values())
+    return {page: names - known for page, names in found.items() if names - known}
+
+
+def test_commands_exist(texts):
     """A word after ``hookbus`` in a command is one of its commands."""
-    spoken = re.findall(r"(?:`|^\$ |&& |-m )hookbus ([a-z]+)", text, flags=re.MULTILINE)
-    assert set(spoken) <= {*COMMANDS, *installed_commands()}
+    spoken = r"(?:`|^\$ |&& |-m )hookbus ([a-z]+)"
+    assert unknown(texts, spoken, {*COMMANDS, *installed_commands()}, re.MULTILINE) == {}
 
 
-def test_flags_exist(text):
+def test_flags_exist(texts):
     """A flag that is told is one of hookbus, of an installed plugin, or a known other."""
     known = {word.strip(",") for flag in FLAGS for word in flag.split()}
     known |= {*OTHERS, *ESTIMATORS, *(flag.split()[0] for flag in EXPORT_FLAGS)}
     known |= {*CHECKPOINTS_FLAGS}
-    for name, plugin in installed_plugins().plugins.items():
+    here = installed_plugins().plugins
+    for name, plugin in here.items():
         fields = [*fields_of(plugin.entry.load()), ON_ERROR]
         known |= {f"--{name}", *(flag_of(name, field) for field in fields)}
     known |= {f"--no-{flag.removeprefix('--')}" for flag in known if flag.startswith("--")}
-    here = installed_plugins().plugins
     absent = [n for f in TRACKERS if (n := f.name.removeprefix("hookbus-")) not in here]
-    found = {
-        flag
-        for flag in re.findall(r"(?<![\w-])--[A-Za-z][\w-]*", text)
-        if not any(re.match(rf"--(no-)?{name}\b", flag) for name in absent)
-    }
-    assert found <= known
+    others = "".join(rf"(?!--(?:no-)?{name}\b)" for name in absent)
+    flags = rf"(?<![\w-]){others}--[A-Za-z][\w-]*"
+    assert unknown(texts, flags, known) == {}
 
 
-def test_variables_exist(text):
+def test_variables_exist(texts):
     """A variable of the environment that is told is one that hookbus reads."""
-    assert set(re.findall(r"\bHOOKBUS_\w+", text)) <= set(ENVIRONMENT)
+    assert unknown(texts, r"\bHOOKBUS_\w+", {*ENVIRONMENT}) == {}
 
 
-def test_names_of_the_package_exist(text):
+def test_names_of_the_package_exist(texts):
     """``hookbus.NAME`` is a public name, or known as something else."""
-    for name in re.findall(r"(?<![\w-])hookbus\.(\w+)", text):
-        known = name in hookbus.__all__ or f"hookbus.{name}" in OTHER_NAMES
-        assert known or name == "__version__", name
+    others = {name.removeprefix("hookbus.") for name in OTHER_NAMES}
+    known = {*hookbus.__all__, *others, "__version__"}
+    assert unknown(texts, r"(?<![\w-])hookbus\.(\w+)", known) == {}
 
 
-def test_imported_names_exist(text):
+def test_imported_names_exist(texts):
     """Each name that is imported from ``hookbus`` is a public name or module."""
     known = {*hookbus.__all__, *(m.removeprefix("hookbus.") for m in MODULES)}
-    lines = re.findall(r"^from hookbus import (.+?)(?:  #.*)?$", text, flags=re.MULTILINE)
-    names = {name.strip() for line in lines for name in line.split(",")}
-    assert names <= known
+    for page, text in texts.items():
+        lines = re.findall(r"^from hookbus import (.+?)(?:  #.*)?$", text, re.MULTILINE)
+        names = {name.strip() for line in lines for name in line.split(",")}
+        assert names <= known, page
 
 
-def test_attributes_exist(text):
+def test_attributes_exist(texts):
     """The attributes of a session, a graph, a context and values exist."""
     graph = hookbus.Graph()
     config = hookbus.Config(autoload=False)
@@ -157,6 +163,6 @@ def test_attributes_exist(text):
             "coord": dir(hookbus.Coordinator),
             "checkpoints": dir(hookbus.Checkpoints),
         }
-    pattern = rf"(?<![\w/.-])({'|'.join(members)})\.(\w+)(?!\w*\.md)"
-    for owner, name in re.findall(pattern, text):
-        assert name in members[owner] or name == "md", f"{owner}.{name}"
+    pattern = rf"(?<![\w/.-])((?:{'|'.join(members)})\.\w+)(?!\w*\.md)"
+    known = {f"{owner}.{name}" for owner in members for name in (*members[owner], "md")}
+    assert unknown(texts, pattern, known) == {}
