@@ -222,7 +222,7 @@ def test_the_table_says_what_hooks_see(place):
 def test_the_table_has_no_other_rows():
     """What the documentation says of a place is tested."""
     text = PAGE.read_text("utf-8")
-    table = text.partition("| What evaluates |")[2].partition("\n\n")[0]
+    table = text.partition("| Place |")[2].partition("\n\n")[0]
     places = [line.split(" | ")[0].removeprefix("| ") for line in table.splitlines()[2:]]
     assert places == [*PLACES]
 
