@@ -266,7 +266,7 @@ def _console(colors: bool) -> Callable[..., str]:
 
 
 _STYLED = frozenset({"stack", "exception", "exc_info", "logger", "logger_name"})
-"""The keys that structlog's renderer treats in a way of their own."""
+"""The keys that structlog's renderer treats specially."""
 _QUOTED = re.compile(r"[ \t=\r\n\"']")
 """The characters for which it quotes a value."""
 

@@ -136,7 +136,7 @@ class CheckpointFiles:
         """
         if not is_file_name(name) or name in self.records:
             raise PluginError(
-                f"a codec cannot write a file {name!r}: give each file a name of its own "
+                f"a codec cannot write a file {name!r}: give each file its own name "
                 "that other systems allow, without slashes, and not that of the manifest"
             )
         with contextlib.ExitStack() as stack:

@@ -133,7 +133,7 @@ class Checkpoints:
             if directory is not None:
                 raise UsageError(
                     f"{who} would save into {directory}, but {self.foreign.name} writes "
-                    "the checkpoints, into a directory of its own: leave the setting out"
+                    "the checkpoints, into its own directory: leave the setting out"
                 )
             return
         if directory is None and self.directory is None:
@@ -163,8 +163,8 @@ class Checkpoints:
         """Have a checkpoint written if an error ends the session, in ``begin``.
 
         The checkpoint is written before ``on_exception``, with ``ended="failed"`` in its
-        manifest, and apart from the others: no session restores it by itself. An error of
-        the write becomes a note on the first error.
+        manifest, and apart from the others: no session restores it automatically. An error
+        of the write becomes a note on the first error.
 
         Args:
             directory: where to save it; by default ``failed`` in the session's

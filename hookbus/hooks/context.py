@@ -240,8 +240,8 @@ class SessionRunContext:
             kind: the kind of the outcome. ``preempted`` ends the session like SIGTERM: it
                 saves a checkpoint after this run, and its block exits with the code 75, so
                 that a scheduler starts the program again and the training continues.
-            label: a word for the programs that read the outcome, beside the reason, like
-                ``pruned``.
+            label: a word for the programs that read the outcome, in addition to the reason,
+                like ``pruned``.
 
         Raises:
             UsageError: the run is over: it failed, or the session has served its requests;
@@ -407,7 +407,7 @@ CommonValues: TypeAlias = tuple[RunOptions, RunMetadata, int, bool]
 class UsualRunValues(SessionRunValues):
     """The results of a run that is not traced and skips nothing; most runs are such.
 
-    What they have alike belongs to the class, because each hook gets an object of its own
+    What they have alike belongs to the class, because each hook gets its own object
     in each run.
     """
 

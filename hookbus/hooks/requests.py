@@ -64,7 +64,7 @@ class ForeignLoop:
 
     @property
     def saves(self) -> bool:
-        """Whether it writes the checkpoints, for hooks or only by itself."""
+        """Whether it writes the checkpoints, for hooks or only on its own schedule."""
         return "save" in self.serves or "save" in self.instead
 
     def check(self, request: Served, who: str, how: str) -> None:

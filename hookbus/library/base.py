@@ -221,7 +221,7 @@ class Loader:
             else on which its order depends may be one as well.
         draws_between: whether the values that it gives after the first one depend on
             numbers that it draws, in this process, while it goes on, like a shuffle buffer.
-            It then gets a stream of its own, which does not depend on the steps. False if
+            It then gets its own stream, which does not depend on the steps. False if
             it draws at most for the value at hand, or nothing.
         begin_pass: is called with the number of a pass of ``session.iterate``, from 0,
             before it begins, for a loader whose order depends on it; None for any other.

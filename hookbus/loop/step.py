@@ -315,7 +315,7 @@ class Step:
 class SeveralSteps(Step):
     """Several steps of a custom loop in one block.
 
-    A class of its own, so that all other blocks look at no increment.
+    A separate class, so that all other blocks look at no increment.
     """
 
     __slots__ = ("increment",)

@@ -56,7 +56,7 @@ def load_tracked(
         with tensors on the CPU; for an array, dict or list an equal one, and for a pytree
         one of dicts; for any other object the result of its ``state_dict``, or of its
         function ``get``. It belongs to the caller, who may change it. If each process has
-        saved a state of its own, it is that of the rank 0; the parts of a model that FSDP2
+        saved its own state, it is that of the rank 0; the parts of a model that FSDP2
         shards are put together.
 
     Raises:

@@ -136,7 +136,7 @@ class DrivenSession(TrainerEvents):
             request. ``"rollback"``: it goes on with its next batch after a roll-back, which
             needs *checkpoint_dir*, and no graph. ``"save"``: it writes a checkpoint of its
             own; give *save*. None by default.
-        save: has the loop write a checkpoint of its own, now or soon, for a hook or after a
+        save: has the loop write its own checkpoint, now or soon, for a hook or after a
             signal; the loop then calls :meth:`saved`. It implies that the loop serves
             ``"save"``. The loop also keeps :meth:`state_dict` in its checkpoints.
         loop: the name of the loop, for messages.

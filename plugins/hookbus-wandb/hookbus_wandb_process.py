@@ -1,4 +1,4 @@
-"""Runs wandb in a process of its own, and logs the records that come from a pipe."""
+"""Runs wandb in a separate process, and logs the records that come from a pipe."""
 
 from __future__ import annotations
 

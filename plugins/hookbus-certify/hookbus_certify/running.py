@@ -1,4 +1,4 @@
-"""Runs the script once, in a process of its own, and reads what happened."""
+"""Runs the script once, in its own process, and reads what happened."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ class Runner:
 
         Raises:
             UsageError: it cannot.
-            TrainingError: the script fails by itself.
+            TrainingError: the script fails on its own.
         """
         name = self.program[1] if self.program[0] == "-m" else self.program[0]
         begins, created = ran.noted("begin"), ran.noted("created")

@@ -129,7 +129,7 @@ def _version_of(gradient: torch.Tensor) -> Any:
     if gradient.__class__ is torch.Tensor:
         return None if gradient.is_inference() else gradient._version
     if sharded.is_sharded(gradient):
-        with torch.no_grad():  # else it is another tensor, with a version of its own
+        with torch.no_grad():  # else it is another tensor, with its own version
             return gradient._version, gradient.to_local()._version  # FSDP2 adds to the part
     return gradient._version
 

@@ -194,7 +194,7 @@ class BusCallback(TrainerAdapter, TrainerCallback, ExportableState):
         self.end()
 
     def end(self) -> None:
-        """End the session of a run that has ended by itself.
+        """End the session of a run that has ended on its own.
 
         Raises:
             KeyboardInterrupt, SystemExit: a signal ended the training.
