@@ -130,6 +130,9 @@ class CheckpointFiles:
         At the end of the block the file is safe on the disk and has its record. If the
         block raises an error, the file has no record.
 
+        Args:
+            name: the name of the file, without a folder.
+
         Raises:
             PluginError: no file of a checkpoint can have this name.
             OSError: the file cannot be written, or there is one of that name.

@@ -184,6 +184,9 @@ class Config:
 
         This counts as given in code: weaker than the environment, stronger than the file.
 
+        Args:
+            names: the plugins, in any spelling; ``no:NAME`` switches one off.
+
         >>> Config().with_plugins("no:progress").words[0].on
         False
 

@@ -179,7 +179,11 @@ class Graph(NodeTable):
         return self._note(SUMMARIES, "op", collecting(self._declared))
 
     def placeholder(self, name: str) -> Node:
-        """Add a node that must be fed in each run that needs its value."""
+        """Add a node that must be fed in each run that needs its value.
+
+        Args:
+            name: the node's name, unique within the graph.
+        """
         return self._add(name, "placeholder")
 
     def variable(self, name: str, value: Any, *, saved: bool = True) -> Node:

@@ -32,16 +32,30 @@ class CheckpointSaverListener:
         """Called in the saver's own ``begin``."""
 
     def before_save(self, session: Session, global_step_value: int) -> None:
-        """Called before a checkpoint is written, when no hook has refused it."""
+        """Called before a checkpoint is written, when no hook has refused it.
+
+        Args:
+            session: the backend session.
+            global_step_value: the global step of the checkpoint.
+        """
 
     def after_save(self, session: Session, global_step_value: int) -> bool | None:
         """Called when the checkpoint is safe on disk; return True to stop training.
 
         The result applies to saves after a run, not to the first and the last save.
+
+        Args:
+            session: the backend session.
+            global_step_value: the global step of the checkpoint.
         """
 
     def end(self, session: Session, global_step_value: int) -> None:
-        """Called when the session has ended cleanly, after its last checkpoint."""
+        """Called when the session has ended cleanly, after its last checkpoint.
+
+        Args:
+            session: the backend session.
+            global_step_value: the global step at the end.
+        """
 
 
 FAILED = "failed"

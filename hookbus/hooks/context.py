@@ -359,6 +359,9 @@ class SessionRunContext:
 
         A signal that ends the session, or a stop of its coordinator, ends the wait early,
         even one from before the call. Other ways of waiting do not notice them.
+
+        Args:
+            seconds: the longest time to wait.
         """
         return pause(seconds, self._frame.services.is_ending)
 
@@ -366,6 +369,10 @@ class SessionRunContext:
         """Send an event to all hooks and return their answers without the Nones.
 
         For ``logged``, ``measured`` and events that plugins add themselves.
+
+        Args:
+            event: the event's name.
+            arguments: all arguments of the event, by name. Each hook gets those it names.
         """
         return self._frame.services.emit(event, **arguments)
 

@@ -132,6 +132,9 @@ class Step:
     def count(self, increment: int) -> None:
         """Have the open block count this number of global steps.
 
+        Args:
+            increment: the number of steps, like ``increment=`` of ``session.step()``.
+
         Raises:
             UsageError: the step is not entered.
         """

@@ -252,6 +252,9 @@ class TrainerAdapter:
     def fail(self, error: BaseException) -> Outcome | None:
         """End the session because of an error, which the trainer raises further.
 
+        Args:
+            error: the error that ends the training.
+
         Raises:
             KeyboardInterrupt, SystemExit: a signal ended the training.
         """

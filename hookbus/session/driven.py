@@ -547,6 +547,11 @@ class DrivenSession(TrainerEvents):
 
         As :meth:`MonitoredSession.evaluation`; look at :attr:`stop` afterwards.
 
+        Args:
+            name: distinguishes this evaluation from others; None if there is only one.
+            reduce: ``"mean"`` combines the reports of all processes; ``"none"`` (default)
+                leaves each process its own.
+
         Raises:
             UsageError: the session has a graph, the name has a slash, or there is no such
                 reduction.
