@@ -110,7 +110,7 @@ class Graph(NodeTable):
         """The role of each value that :meth:`names` lists, by name.
 
         A variable is a ``parameter`` if a train op of the program updates it, and a
-        ``buffer`` if none does. What is fed or pulled is an ``input``, what is computed an
+        ``buffer`` if none does. A fed or pulled value is an ``input``, a computed one an
         ``output``.
         """
         trained = {

@@ -278,7 +278,7 @@ class SessionRunContext:
 
         Args:
             values: the values by variable.
-            now: write them at once. Whatever reads a variable next sees the value: the run
+            now: write them at once. The next reader of a variable sees the value: the run
                 itself after ``before_run``, and the hooks after this one through
                 ``session``. The values stay even if the run fails.
 
@@ -414,7 +414,7 @@ CommonValues: TypeAlias = tuple[RunOptions, RunMetadata, int, bool]
 class UsualRunValues(SessionRunValues):
     """The results of a run that is not traced and skips nothing; most runs are such.
 
-    What they have alike belongs to the class, because each hook gets its own object
+    Their common parts belong to the class, because each hook gets its own object
     in each run.
     """
 

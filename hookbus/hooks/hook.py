@@ -124,7 +124,7 @@ class SessionRunHook:
     def end(self, *args: Any, **kwargs: Any) -> None:
         """``end(session, outcome)``: finish; the session ended cleanly.
 
-        *session* can still run, and the last checkpoint is written afterwards. *outcome* is
+        *session* can be read, and its last checkpoint is written afterwards. *outcome* is
         the :class:`Outcome`.
         """
 

@@ -328,8 +328,8 @@ class Library:
         """Return the parts of a container that the library knows, one level, by name.
 
         Such a container cannot change, like a pytree of JAX, and its class may be one of
-        any library. None for anything else. What no checkpoint holds, like a function in a
-        model, is left out.
+        any library. None for anything else. Parts that no checkpoint holds, like a function
+        in a model, are left out.
 
         Raises:
             UsageError: two parts have one name.

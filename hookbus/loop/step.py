@@ -94,7 +94,7 @@ class Step:
         """Pass values of this step through hooks, which may change them, and report them.
 
         Call it where the value is made, and go on with what it returns: hooks wrap values
-        by these names, with :meth:`Graph.wrap`. What hooks feed takes the value's place
+        by these names, with :meth:`Graph.wrap`. A value that hooks feed takes its place
         before that.
 
         Args:

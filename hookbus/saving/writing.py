@@ -1,8 +1,8 @@
 """Writes one checkpoint, in the session's thread or in one of its own.
 
 Several ranks write it together: each writes its own part, and it counts when all have
-written theirs. What all ranks do together happens in the session's thread: to begin it, and
-to complete it.
+written theirs. The work that all ranks do together happens in the session's thread: to
+begin it, and to complete it.
 """
 
 from __future__ import annotations

@@ -222,7 +222,7 @@ def test_it_goes_on_where_it_stopped(saved: Candidate) -> None:
     saved.run(saved.make(), directory="cut", errors={middle + 1: OSError()}, **kept)
     rest = last.global_step - middle
     steps = saved.run(resumed, directory="cut", steps=rest, after=middle, **kept)
-    # What differs between two uncut sessions, usually times, may also differ here.
+    # Values that differ between two uncut sessions, usually times, may also differ here.
     own = dict(differences(whole.state_dict(), again.state_dict()))
     found = dict(differences(whole.state_dict(), resumed.state_dict()))
     faults = [f"{place} is {how}" for place, how in found.items() if place not in own]

@@ -45,7 +45,7 @@ class Steps:
 def watch(optimizer: Optimizer, tracked: Mapping[str, Any]) -> None:
     """Have an optimizer note its steps, if it is one of PyTorch's kind.
 
-    What wraps an optimizer, as in accelerate, often has its class and not its parts.
+    A wrapper of an optimizer, as in accelerate, often has its class and not its parts.
 
     Args:
         optimizer: the optimizer.
