@@ -109,7 +109,7 @@ _here = _Here()
 def _say_and_send(
     say: Callable[..., None], take: Take, level: str, /, *texts: Any, **fields: Any
 ) -> None:
-    """Log a line, and send it; what is logged meanwhile is not sent."""
+    """Log a line, and send it; lines that are logged meanwhile are not sent."""
     say(*texts, **fields)
     event, *parts = texts or [fields.pop("event")]
     text = text_of(event)

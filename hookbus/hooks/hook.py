@@ -34,7 +34,7 @@ class SessionRunArgs:
             a step. In a dict, like ``graph.metrics``, single numbers are combined; other
             values stay those of the process. A single process keeps its values, and
             gathers lists of one.
-        missing: what happens if a value does not exist in a run, like the gradient of a
+        missing: the effect of a value that does not exist in a run, like the gradient of a
             frozen parameter. ``"error"`` (default) ends the training. ``"skip"`` leaves the
             value out: a dict loses its key, and None takes its place anywhere else. It
             excludes *reduce*.

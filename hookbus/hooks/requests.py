@@ -55,7 +55,7 @@ class ForeignLoop:
     Attributes:
         serves: the requests that it serves.
         name: its name, for messages.
-        instead: what the user can do instead of a request that it does not serve.
+        instead: the user's way in place of a request that it does not serve.
     """
 
     serves: frozenset[Served] = frozenset()

@@ -80,7 +80,7 @@ class LiveValue:
             of which each holds a part. Hooks cannot assign such a value.
         moment: where a step can change the value on its way, before it is used; None if
             it cannot.
-        part: what the moment knows the value by.
+        part: the moment's name for the value.
         role: its role in the training, by which ``names`` finds it; None for a value that
             neither ``names`` nor patterns find, like one of all parameters together.
         forget: forgets the value of an earlier step, for an object that is prepared for
@@ -271,7 +271,7 @@ class LoopModel(Protocol):
     Each new one is equal, and making it draws from no generator that a program uses.
 
     Attributes:
-        objects: what the loop tracks, by name, like ``model`` and ``optimizer``.
+        objects: the tracked objects by name, like ``model`` and ``optimizer``.
 
     >>> from hookbus.testing import run_steps
     >>> run_steps(steps=2, custom_loop=True).outcome.kind

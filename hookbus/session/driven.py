@@ -140,7 +140,7 @@ class DrivenSession(TrainerEvents):
             signal; the loop then calls :meth:`saved`. It implies that the loop serves
             ``"save"``. The loop also keeps :meth:`state_dict` in its checkpoints.
         loop: the name of the loop, for messages.
-        instead: what the user can do instead of a request that the loop does not serve, by
+        instead: the user's way in place of a request that the loop does not serve, by
             the request, for messages.
         summary_dir: the directory for summaries; by default *checkpoint_dir*. Either one
             switches on summary-saver and step-counter, if they are installed.

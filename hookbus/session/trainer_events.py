@@ -124,7 +124,7 @@ class TrainerEvents:
 
         Look at :attr:`stop` afterwards. If the loop has told no begin, this is an
         evaluation that hooks see only now. In a step that is open, hooks see its end, and
-        what they ask for waits for the end of the step.
+        their requests wait for the end of the step.
 
         Args:
             values: the metrics by name: numbers, or arrays with one. Other values are left

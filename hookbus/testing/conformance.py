@@ -169,7 +169,7 @@ def test_on_exception_raises_nothing(registered: Candidate, ending: str) -> None
 def test_it_cleans_up(registered: Candidate, ending: str) -> None:
     """No thread, open file or signal handler is left after the session."""
     handlers = Held.now().handlers
-    # After a first session, what a process opens once is open already.
+    # After a first session, files that a process opens once are open already.
     registered.end(registered.make(), ending)
     gc.collect()
     before = attrs.evolve(Held.now(), handlers=handlers)

@@ -82,7 +82,7 @@ class Tracker(RecordingHook, abc.ABC):
         It is called in the thread of the tracker, and again if it raises an error.
 
         Args:
-            run: what identifies the run.
+            run: identifies the run.
         """
 
     @abc.abstractmethod

@@ -43,7 +43,7 @@ class Board:
 
         Args:
             wanted: arguments of ``wandb.init``.
-            program: what identifies the program.
+            program: identifies the program.
             repeats: whether the training may repeat rows that are there, at other times.
         """
         import wandb
