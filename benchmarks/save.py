@@ -1,7 +1,7 @@
 """Measures what a save of a large state costs: the hold of the loop, the time, the memory.
 
 A custom loop, or a graph, has arrays of 1 GB in all, and saves a few times: at once, and in
-the background with a training beside it. Each row has
+the background during training. Each row has
 
 * the hold: how long the step with the save takes, in milliseconds, and in units of a copy
   of the same bytes into memory that is in use already;
@@ -41,7 +41,7 @@ HELD_MS = 5.0
 HELD_COPIES = 1.2
 """The most that a save holds the loop where the state is copied, in units of a copy."""
 AT_ONCE, BESIDE = 1.2, 1.5
-"""The most that a save takes, at once and beside a run, in units of a plain write."""
+"""The most that a save takes, at once and during training, in units of a plain write."""
 MEMORY_AT_ONCE, MEMORY_OF_COPY = 0.3, 1.1
 """The most memory beyond the state, at once and with a copy, in units of the state."""
 
@@ -357,7 +357,7 @@ def is_available(what: str) -> bool:
 
 
 def main() -> int:
-    """Measure each row in a process of its own; return 1 if a bound is exceeded."""
+    """Measure each row in its own process; return 1 if a bound is exceeded."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--megabytes", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=9)

@@ -1,7 +1,7 @@
 """Train a scikit-learn classifier on the handwritten digits, in a custom loop.
 
-This file contains the model and the loop. What to log, save and watch is decided when it
-is started: see ``hookbus run --help``.
+This file contains the model and the loop. Flags decide what hooks log, save and watch: see
+``hookbus run --help``.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Train a small network on the handwritten digits in an Engine of PyTorch-Ignite.
 
-It is ordinary training with Ignite. The lines marked ``new`` run hooks in it. Which ones
-is decided when the script is started: see ``hookbus run --help``. Started again, it goes on
-from the newest checkpoint.
+It is ordinary training with Ignite. The lines marked ``new`` run hooks in it. Flags decide
+which hooks: see ``hookbus run --help``. Started again, it goes on from the newest
+checkpoint.
 """
 
 from __future__ import annotations

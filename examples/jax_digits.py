@@ -1,8 +1,8 @@
 """Train a two-layer network on the handwritten digits with JAX.
 
 The parameters, their velocities and the key of the random numbers are variables of the
-graph. Each run compiles its ops into one function. What to log and save is decided when the
-script is started: see ``hookbus run --help``.
+graph. Each run compiles its ops into one function. Flags decide what to log and save: see
+``hookbus run --help``.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Train a small network on the handwritten digits in Lightning's Trainer.
 
 It is an ordinary Lightning script. The lines marked ``new`` let hooks log, save, watch and
-stop the training. What they do is decided when the script is started: see
-``hookbus run --help``.
+stop the training. Flags decide what they do: see ``hookbus run --help``.
 """
 
 from __future__ import annotations

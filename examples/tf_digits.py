@@ -1,8 +1,8 @@
 """Train a two-layer network on the handwritten digits with a TensorFlow 1 graph.
 
 The graph, the hooks and the loop are those of a program for ``tf.compat.v1.train``. Only
-the import of ``train`` is another one. What to log and save besides is decided when the
-script is started: see ``hookbus run --help``.
+the import of ``train`` is another one. Flags decide what else to log and save: see
+``hookbus run --help``.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Train a small PyTorch network on the handwritten digits.
 
 It is an ordinary training script. The lines marked ``new`` make it a session that hooks can
-log, save, watch and stop; the line marked ``was`` keeps the position in the input. What to
-log and save is decided when the script is started: see ``hookbus run --help``.
+log, save, watch and stop; the line marked ``was`` keeps the position in the input. Flags
+decide what to log and save: see ``hookbus run --help``.
 """
 
 from __future__ import annotations

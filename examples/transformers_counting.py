@@ -1,8 +1,8 @@
 """Teach a tiny GPT-2 to count, in the Trainer of transformers, with hooks of hookbus.
 
 It is an ordinary script for the Trainer, and needs no download. The lines marked ``new``
-carry a session into it. What to log and watch, and when to stop, is decided when the script
-is started: see ``hookbus run --help``. Started again, it goes on from its last checkpoint.
+carry a session into it. Flags decide what to log and watch, and when to stop: see ``hookbus
+run --help``. Started again, it goes on from its last checkpoint.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Evaluates checkpoints in the style of TF-Slim: one, or each new one of a training run.
 
-Each evaluation is a session of its own, of kind ``eval``. The results become the event
+Each evaluation is a separate session, of kind ``eval``. The results become the event
 :func:`~hookbus.hooks.hookspecs.evaluated`, and plugins write them.
 """
 

@@ -109,7 +109,7 @@ _here = _Here()
 def _say_and_send(
     say: Callable[..., None], take: Take, level: str, /, *texts: Any, **fields: Any
 ) -> None:
-    """Log a line, and send it; what is logged meanwhile is not sent."""
+    """Log a line, and send it; lines that are logged meanwhile are not sent."""
     say(*texts, **fields)
     event, *parts = texts or [fields.pop("event")]
     text = text_of(event)
@@ -266,7 +266,7 @@ def _console(colors: bool) -> Callable[..., str]:
 
 
 _STYLED = frozenset({"stack", "exception", "exc_info", "logger", "logger_name"})
-"""The keys that structlog's renderer treats in a way of their own."""
+"""The keys that structlog's renderer treats specially."""
 _QUOTED = re.compile(r"[ \t=\r\n\"']")
 """The characters for which it quotes a value."""
 

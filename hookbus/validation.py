@@ -244,7 +244,7 @@ def backend_of(session: Any, function: str) -> Any:
     """Return the backend session of a session with hooks; a backend session is its own.
 
     Args:
-        session: what the caller of a public function gave it.
+        session: the argument of the caller of a public function.
         function: its name, for the message.
 
     Raises:

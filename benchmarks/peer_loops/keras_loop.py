@@ -1,7 +1,7 @@
 # /// script
 # dependencies = ["keras==3.15.1", "jax==0.10.2"]
 # ///
-"""Runs callbacks of Keras on the JAX backend, in Model.fit() and in a loop of its own.
+"""Runs callbacks of Keras on the JAX backend, in Model.fit() and in its own loop.
 
 For ``Model.fit()``, ``train_step`` is overridden by one that computes nothing, which Keras
 compiles; the bare loop calls the same compiled function by hand, on the same batches. In

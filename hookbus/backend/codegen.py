@@ -55,7 +55,7 @@ def define(source: str, namespace: dict[str, Any]) -> None:
 
 @functools.lru_cache(maxsize=_MOST)
 def _code_of(source: str) -> CodeType:
-    """Compile source, which gets a file of its own; the file goes with the code."""
+    """Compile source, which gets its own file; the file goes with the code."""
     file = f"{FILES} {next(_numbers)}>"
     lines = _lines[file] = source.splitlines(keepends=True)
     linecache.cache[file] = len(source), None, lines, file
@@ -311,7 +311,7 @@ def _results(program: Program) -> str:
 def _count(local: str) -> str:
     """Return the expression of the count of references to a local variable's value.
 
-    An argument that is a local variable has a reference of its own; from Python 3.14 on,
+    An argument that is a local variable has its own reference; from Python 3.14 on,
     only in some places. It always has one if the call also sets the variable.
     """
     return f"references({local} := {local})"

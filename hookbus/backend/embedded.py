@@ -276,7 +276,7 @@ class EmbeddedSession(SessionBase):
             raise NoValueYetError(
                 f"{name!r} has no value yet: it is an output of train op {op!r}, which "
                 "has not run in this session, and reading an output does not train; fetch "
-                f"{op!r} as well, or compute {name!r} in an op of its own",
+                f"{op!r} as well, or compute {name!r} in its own op",
                 name,
             )
         return self._last[op][key]

@@ -18,8 +18,8 @@ ForkedInputs: TypeAlias = Literal["copy", "fresh"]
 class ForkedInput(Input):
     """An input of a forked session, without any effect on the training.
 
-    It moves to its position when its first value is needed. What it draws from the
-    generators of the process is undone.
+    It moves to its position when its first value is needed. Its draws from the generators
+    of the process are undone.
 
     Args:
         first: the input of the session that is forked.

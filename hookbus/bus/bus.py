@@ -314,6 +314,10 @@ class Bus:
     def emit(self, event: str, /, **arguments: Any) -> list[Any]:
         """Send an event to all hooks; return their answers without the Nones.
 
+        Args:
+            event: the event's name.
+            arguments: all arguments of the event, by name. Each hook gets those it names.
+
         Raises:
             PluginError: there is no such event, or it has other arguments.
         """
@@ -325,6 +329,10 @@ class Bus:
 
         Hooks that are no wrappers are called before the block. An error of the block goes
         on, whatever the wrappers do.
+
+        Args:
+            event: the event's name.
+            arguments: all arguments of the event, by name.
 
         Raises:
             PluginError: there is no such event, or it has other arguments.

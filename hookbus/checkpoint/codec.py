@@ -51,6 +51,10 @@ class Codec(Protocol):
         whether the last checkpoint has the current state. Large arrays are copied neither
         all at once nor more often than once.
 
+        Args:
+            state: the structure to write.
+            files: creates the files of the checkpoint.
+
         Raises:
             CheckpointError: a value is of a type that the codec cannot write.
         """
@@ -59,6 +63,9 @@ class Codec(Protocol):
         """Read the structure that :meth:`write` wrote.
 
         The files were verified before, if the manifest lists them.
+
+        Args:
+            directory: the directory of the checkpoint.
 
         Raises:
             CheckpointError: the files have contents that :meth:`write` never writes; an

@@ -130,13 +130,16 @@ class CheckpointFiles:
         At the end of the block the file is safe on the disk and has its record. If the
         block raises an error, the file has no record.
 
+        Args:
+            name: the name of the file, without a folder.
+
         Raises:
             PluginError: no file of a checkpoint can have this name.
             OSError: the file cannot be written, or there is one of that name.
         """
         if not is_file_name(name) or name in self.records:
             raise PluginError(
-                f"a codec cannot write a file {name!r}: give each file a name of its own "
+                f"a codec cannot write a file {name!r}: give each file its own name "
                 "that other systems allow, without slashes, and not that of the manifest"
             )
         with contextlib.ExitStack() as stack:

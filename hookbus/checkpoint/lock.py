@@ -95,7 +95,7 @@ class DirectoryLock:
         """
         if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
             raise CheckpointDirectoryError(
-                f"{self._directory / LOCK_NAME} is not a file of its own, but a link or "
+                f"{self._directory / LOCK_NAME} is not an ordinary file, but a link or "
                 "something else, and saving could overwrite what it leads to: remove it, "
                 "unless a session saves into this directory now"
             )

@@ -1,8 +1,8 @@
 """Checks the parts of a checkpoint that hookbus reads itself, before anything is restored.
 
-Somebody else may have made the checkpoint, with right hashes. What a session would fail on
-later, or what would lead a generator beyond its memory, makes the checkpoint bad. What is
-tracked, and the variables, are compared later with what is here.
+Somebody else may have made the checkpoint, with right hashes. A part on which a session
+would fail later, or that would lead a generator beyond its memory, makes the checkpoint
+bad. Tracked objects and variables are compared later with the current ones.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def is_python_state(value: Any) -> bool:
 def _are_generators(value: Any) -> bool:
     """Return whether a value has states of generators by their names.
 
-    What the generators of other libraries take over, they check themselves.
+    The generators of other libraries check their own states.
     """
     if not isinstance(value, Mapping) or not all(type(name) is str for name in value):
         return False

@@ -27,7 +27,7 @@ def unpacked(name: str, packed: Packed, key: str) -> Any:
     Raises:
         CheckpointError: no plugin ever packs such a value.
         UsageError: no plugin knows the library, or it is set up differently here.
-        PluginError: the plugin cannot read a value of its own.
+        PluginError: the plugin cannot read one of its own values.
     """
     library = library_named(name)
     try:

@@ -86,7 +86,7 @@ class Command:
         job, files, answer = self.job(parsed), set[str](), sys.stdout
 
         def main() -> None:
-            # What the user's code prints is not part of the answer.
+            # The output of the user's code is not part of the answer.
             with contextlib.redirect_stdout(sys.stderr if self.answers else answer):
                 made, source = (target.load(files) for target in targets)
                 estimator = _estimator(made, targets[0], parsed)

@@ -66,7 +66,7 @@ class Row:
     manifest: Manifest | None
 
     def document(self) -> dict[str, Any]:
-        """Return the row for a program; what only the manifest knows is null without it."""
+        """Return the row for a program; fields of the manifest are null without one."""
         known = {} if self.manifest is None else attrs.asdict(self.manifest)
         return {
             "name": self.name,

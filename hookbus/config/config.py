@@ -60,7 +60,7 @@ class Config:
         hook_budget_place: the place that gives it.
         show_step: whether to log the source of the compiled step.
         again: whether to train again after the training has finished.
-        attach: the trainers of a script that take part by themselves, and where they are
+        attach: the trainers of a script that take part automatically, and where they are
             given.
         checkpoint_dir: the directory of checkpoints of sessions that train, in place of the
             program's own; None to leave it.
@@ -183,6 +183,9 @@ class Config:
         """Return this Config with plugins switched on, or off with ``no:NAME``.
 
         This counts as given in code: weaker than the environment, stronger than the file.
+
+        Args:
+            names: the plugins, in any spelling; ``no:NAME`` switches one off.
 
         >>> Config().with_plugins("no:progress").words[0].on
         False
@@ -381,7 +384,7 @@ def _sections(file: ConfigFile | None, catalog: Callable[[], Catalog]) -> Iterat
 def _check_contradictions(
     words: Iterable[Switch], settings: Iterable[Setting], catalog: Callable[[], Catalog]
 ) -> None:
-    """Refuse ``--NAME-SETTING`` beside ``-p no:NAME`` on one command line.
+    """Refuse ``--NAME-SETTING`` together with ``-p no:NAME`` on one command line.
 
     Anywhere else, the setting takes effect when its plugin is switched on again.
     """

@@ -219,7 +219,7 @@ KEYS: Mapping[str, Key] = {
     ),
     "attach": Key(
         listed,
-        "trainers of the script that take part by themselves, like lightning or torch",
+        "trainers of the script that take part automatically, like lightning or torch",
         "--attach",
     ),
     "checkpoint_dir": Key(

@@ -326,7 +326,11 @@ class Estimator:
         )
 
     def eval_dir(self, name: str | None = None) -> str:
-        """Return the directory for the summaries of an evaluation."""
+        """Return the directory for the summaries of an evaluation.
+
+        Args:
+            name: the name of the evaluation; None for the one without a name.
+        """
         return str(Path(self.model_dir) / (f"eval_{name}" if name else "eval"))
 
     def latest_checkpoint(self) -> str | None:
@@ -344,6 +348,9 @@ class Estimator:
 
     def get_variable_value(self, name: str) -> Any:
         """Return the value of a variable in the newest checkpoint.
+
+        Args:
+            name: the variable's name in the graph.
 
         Raises:
             CheckpointError: there is no checkpoint.

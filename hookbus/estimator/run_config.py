@@ -101,6 +101,9 @@ class RunConfig:
     def replace(self, **changes: Any) -> RunConfig:
         """Return a copy with changed settings; one setting of a pair clears the other.
 
+        Args:
+            changes: the new settings by name.
+
         Raises:
             UsageError: a setting is unknown.
         """

@@ -110,7 +110,7 @@ class Graph(NodeTable):
         """The role of each value that :meth:`names` lists, by name.
 
         A variable is a ``parameter`` if a train op of the program updates it, and a
-        ``buffer`` if none does. What is fed or pulled is an ``input``, what is computed an
+        ``buffer`` if none does. A fed or pulled value is an ``input``, a computed one an
         ``output``.
         """
         trained = {
@@ -179,7 +179,11 @@ class Graph(NodeTable):
         return self._note(SUMMARIES, "op", collecting(self._declared))
 
     def placeholder(self, name: str) -> Node:
-        """Add a node that must be fed in each run that needs its value."""
+        """Add a node that must be fed in each run that needs its value.
+
+        Args:
+            name: the node's name, unique within the graph.
+        """
         return self._add(name, "placeholder")
 
     def variable(self, name: str, value: Any, *, saved: bool = True) -> Node:

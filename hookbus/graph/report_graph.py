@@ -89,7 +89,7 @@ class ReportGraph(Graph):
     def if_there(self, name: str, fed: Collection[str]) -> str:
         """Return the name of a node with the same value, or MISSING where it has none.
 
-        That is a node of its own for a value inside an object, and for an op that reads
+        That is a separate node for a value inside an object, and for an op that reads
         one. Any other node is returned, and so is one that is *fed*.
         """
         if name in fed:

@@ -1,4 +1,4 @@
-"""Answers questions about a graph: what a node needs, and which nodes train.
+"""Answers questions about a graph: the needs of a node, and the nodes that train.
 
 Reading an output of a train op does not run the op. So such an output needs no other node
 in the run.

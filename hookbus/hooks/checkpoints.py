@@ -33,16 +33,30 @@ class CheckpointSaverListener:
         """Called in the saver's own ``begin``."""
 
     def before_save(self, session: Session, global_step_value: int) -> None:
-        """Called before a checkpoint is written, when no hook has refused it."""
+        """Called before a checkpoint is written, when no hook has refused it.
+
+        Args:
+            session: the backend session.
+            global_step_value: the global step of the checkpoint.
+        """
 
     def after_save(self, session: Session, global_step_value: int) -> bool | None:
         """Called when the checkpoint is safe on disk; return True to stop training.
 
         The result applies to saves after a run, not to the first and the last save.
+
+        Args:
+            session: the backend session.
+            global_step_value: the global step of the checkpoint.
         """
 
     def end(self, session: Session, global_step_value: int) -> None:
-        """Called when the session has ended cleanly, after its last checkpoint."""
+        """Called when the session has ended cleanly, after its last checkpoint.
+
+        Args:
+            session: the backend session.
+            global_step_value: the global step at the end.
+        """
 
 
 FAILED = "failed"
@@ -134,7 +148,7 @@ class Checkpoints:
             if directory is not None:
                 raise UsageError(
                     f"{who} would save into {directory}, but {self.foreign.name} writes "
-                    "the checkpoints, into a directory of its own: leave the setting out"
+                    "the checkpoints, into its own directory: leave the setting out"
                 )
             return
         if directory is None and self.directory is None:
@@ -164,8 +178,8 @@ class Checkpoints:
         """Have a checkpoint written if an error ends the session, in ``begin``.
 
         The checkpoint is written before ``on_exception``, with ``ended="failed"`` in its
-        manifest, and apart from the others: no session restores it by itself. An error of
-        the write becomes a note on the first error.
+        manifest, and apart from the others: no session restores it automatically. An error
+        of the write becomes a note on the first error.
 
         Args:
             directory: where to save it; by default ``failed`` in the session's

@@ -240,8 +240,8 @@ class SessionRunContext:
             kind: the kind of the outcome. ``preempted`` ends the session like SIGTERM: it
                 saves a checkpoint after this run, and its block exits with the code 75, so
                 that a scheduler starts the program again and the training continues.
-            label: a word for the programs that read the outcome, beside the reason, like
-                ``pruned``.
+            label: a word for the programs that read the outcome, in addition to the reason,
+                like ``pruned``.
 
         Raises:
             UsageError: the run is over: it failed, or the session has served its requests;
@@ -278,7 +278,7 @@ class SessionRunContext:
 
         Args:
             values: the values by variable.
-            now: write them at once. Whatever reads a variable next sees the value: the run
+            now: write them at once. The next reader of a variable sees the value: the run
                 itself after ``before_run``, and the hooks after this one through
                 ``session``. The values stay even if the run fails.
 
@@ -359,6 +359,9 @@ class SessionRunContext:
 
         A signal that ends the session, or a stop of its coordinator, ends the wait early,
         even one from before the call. Other ways of waiting do not notice them.
+
+        Args:
+            seconds: the longest time to wait.
         """
         return pause(seconds, self._frame.services.is_ending)
 
@@ -366,6 +369,10 @@ class SessionRunContext:
         """Send an event to all hooks and return their answers without the Nones.
 
         For ``logged``, ``measured`` and events that plugins add themselves.
+
+        Args:
+            event: the event's name.
+            arguments: all arguments of the event, by name. Each hook gets those it names.
         """
         return self._frame.services.emit(event, **arguments)
 
@@ -407,7 +414,7 @@ CommonValues: TypeAlias = tuple[RunOptions, RunMetadata, int, bool]
 class UsualRunValues(SessionRunValues):
     """The results of a run that is not traced and skips nothing; most runs are such.
 
-    What they have alike belongs to the class, because each hook gets an object of its own
+    Their common parts belong to the class, because each hook gets its own object
     in each run.
     """
 

@@ -35,7 +35,7 @@ class SessionRunArgs:
             a step. In a dict, like ``graph.metrics``, single numbers are combined; other
             values stay those of the process. A single process keeps its values, and
             gathers lists of one.
-        missing: what happens if a value does not exist in a run, like the gradient of a
+        missing: the effect of a value that does not exist in a run, like the gradient of a
             frozen parameter. ``"error"`` (default) ends the training. ``"skip"`` leaves the
             value out: a dict loses its key, and None takes its place anywhere else. It
             excludes *reduce*.
@@ -94,22 +94,47 @@ class SessionRunHook:
     # method here takes everything.
 
     def begin(self, *args: Any, **kwargs: Any) -> str | None:
-        """``begin(graph, checkpoints, kind, rank, ranks, clock, requests)``: add nodes."""
+        """``begin(graph, checkpoints, kind, rank, ranks, clock, requests)``: add nodes.
+
+        It is the last chance to add nodes to *graph*. *kind* is the purpose of the session,
+        like ``train``; *rank* is the number of this process among *ranks*; *clock* returns
+        seconds of training. *checkpoints* is a :class:`Checkpoints`, and *requests* a
+        :class:`SessionRequests`. A text that it returns is a reason to stop without a run.
+        """
 
     def after_create_session(self, *args: Any, **kwargs: Any) -> None:
-        """``after_create_session(session, coord)``: the backend session exists."""
+        """``after_create_session(session, coord)``: the backend session exists.
+
+        Its state is restored. *coord* is the :class:`Coordinator` of the session's threads.
+        After a preemption the hook gets the event again, with a new *session*.
+        """
 
     def before_run(self, *args: Any, **kwargs: Any) -> SessionRunArgs | None:
-        """``before_run(run_context)``: return what you want from this run, or None."""
+        """``before_run(run_context)``: return the request for this run, or None.
+
+        The request is a :class:`SessionRunArgs`: the values to fetch and to feed.
+        """
 
     def after_run(self, *args: Any, **kwargs: Any) -> None:
-        """``after_run(run_context, run_values)``: react to the results."""
+        """``after_run(run_context, run_values)``: react to the results.
+
+        ``run_values.results`` has the structure of the fetches that ``before_run`` asked
+        for. *run_context* takes requests: to assign, to save and to stop.
+        """
 
     def end(self, *args: Any, **kwargs: Any) -> None:
-        """``end(session, outcome)``: finish; the session ended cleanly."""
+        """``end(session, outcome)``: finish; the session ended cleanly.
+
+        *session* can be read, and its last checkpoint is written afterwards. *outcome* is
+        the :class:`Outcome`.
+        """
 
     def on_exception(self, *args: Any, **kwargs: Any) -> None:
-        """``on_exception(session, exception, outcome)``: finish after an error."""
+        """``on_exception(session, exception, outcome)``: finish after an error.
+
+        It is called instead of ``end``. The error is on its way to the caller and cannot be
+        suppressed here.
+        """
 
 
 HookObject: TypeAlias = SessionRunHook | ModuleType

@@ -36,7 +36,7 @@ class Posted:
 
     Attributes:
         who: the plugin that asks, or ``caller``.
-        kind: what it asks for.
+        kind: the kind of request.
         make: makes the request through the context of a run.
         answer: gets the result.
     """

@@ -37,7 +37,7 @@ class Outcome:
             ``end_of_input``, ``interrupted``, ``preempted`` or ``failed``.
         who: the plugin that stopped or failed it, or ``caller``.
         why: the reason, in words.
-        label: a word for programs that the plugin gave beside the reason; None without one.
+        label: a word for programs that the plugin gave with the reason; None without one.
         step: the global step at the end.
         params: the hyperparameters that ``session.record`` got, in this session or in the
             one that it resumed.
@@ -65,7 +65,7 @@ def resumes(ended: str | None) -> bool:
     """Return whether a session continues where the previous one was interrupted.
 
     A hook calls it in ``load_state_dict``: a period continues after a kill, a preemption or
-    Ctrl-C, and restarts after a session that ended by itself.
+    Ctrl-C, and restarts after a session that ended on its own.
 
     Args:
         ended: the argument ``ended`` of ``load_state_dict``: the kind of the outcome, or
@@ -164,7 +164,7 @@ def is_clean_end(error: BaseException | None, stopping: bool) -> bool:
 
     They do for no error, end of input, a closed generator, an exit with success, and a run
     that a stop or a signal refused or cut short. *stopping* is whether there is one: if
-    not, a hook has raised the error by itself, or it is that of another session.
+    not, the error is a hook's own, or that of another session.
     """
     if isinstance(error, SystemExit):
         return error.code in (None, 0)

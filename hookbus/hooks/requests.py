@@ -55,7 +55,7 @@ class ForeignLoop:
     Attributes:
         serves: the requests that it serves.
         name: its name, for messages.
-        instead: what the user can do instead of a request that it does not serve.
+        instead: the user's way in place of a request that it does not serve.
     """
 
     serves: frozenset[Served] = frozenset()
@@ -64,7 +64,7 @@ class ForeignLoop:
 
     @property
     def saves(self) -> bool:
-        """Whether it writes the checkpoints, for hooks or only by itself."""
+        """Whether it writes the checkpoints, for hooks or only on its own schedule."""
         return "save" in self.serves or "save" in self.instead
 
     def check(self, request: Served, who: str, how: str) -> None:

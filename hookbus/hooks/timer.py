@@ -140,7 +140,7 @@ class SecondOrStepTimer:
     def load_state_dict(self, state: Mapping[str, Any], ended: str | None = None) -> None:
         """Continue the period of an interrupted session.
 
-        After a session that ended by itself, the period restarts. A timer that has already
+        After a session that ended on its own, the period restarts. A timer that has already
         triggered keeps its own state: in a recovery the session goes back, but what was
         done stays done (TensorFlow's timers also survive a recovery).
 

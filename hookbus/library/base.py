@@ -80,7 +80,7 @@ class LiveValue:
             of which each holds a part. Hooks cannot assign such a value.
         moment: where a step can change the value on its way, before it is used; None if
             it cannot.
-        part: what the moment knows the value by.
+        part: the moment's name for the value.
         role: its role in the training, by which ``names`` finds it; None for a value that
             neither ``names`` nor patterns find, like one of all parameters together.
         forget: forgets the value of an earlier step, for an object that is prepared for
@@ -221,7 +221,7 @@ class Loader:
             else on which its order depends may be one as well.
         draws_between: whether the values that it gives after the first one depend on
             numbers that it draws, in this process, while it goes on, like a shuffle buffer.
-            It then gets a stream of its own, which does not depend on the steps. False if
+            It then gets its own stream, which does not depend on the steps. False if
             it draws at most for the value at hand, or nothing.
         begin_pass: is called with the number of a pass of ``session.iterate``, from 0,
             before it begins, for a loader whose order depends on it; None for any other.
@@ -271,7 +271,7 @@ class LoopModel(Protocol):
     Each new one is equal, and making it draws from no generator that a program uses.
 
     Attributes:
-        objects: what the loop tracks, by name, like ``model`` and ``optimizer``.
+        objects: the tracked objects by name, like ``model`` and ``optimizer``.
 
     >>> from hookbus.testing import run_steps
     >>> run_steps(steps=2, custom_loop=True).outcome.kind
@@ -328,8 +328,8 @@ class Library:
         """Return the parts of a container that the library knows, one level, by name.
 
         Such a container cannot change, like a pytree of JAX, and its class may be one of
-        any library. None for anything else. What no checkpoint holds, like a function in a
-        model, is left out.
+        any library. None for anything else. Parts that no checkpoint holds, like a function
+        in a model, are left out.
 
         Raises:
             UsageError: two parts have one name.

@@ -161,7 +161,7 @@ def plugin_for(thing: Any) -> str | None:
     """Return the distribution to install for an object of a well-known library.
 
     None if the object belongs to no such library, the plugin is installed, or the program
-    has given the object's class a state of its own: ``load_state_dict``, which no class of
+    has given the object's class its own state: ``load_state_dict``, which no class of
     the library has.
 
     >>> plugin_for([1.5]) is None

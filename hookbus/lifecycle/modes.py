@@ -177,7 +177,7 @@ class Driven:
 
     Attributes:
         foreign: the loop, as hooks make requests of it.
-        save: has the loop write a checkpoint of its own; None if it writes none for hooks.
+        save: has the loop write its own checkpoint; None if it writes none for hooks.
     """
 
     takes_reports: bool

@@ -222,7 +222,7 @@ def new_session(
 def _digest_of_assigned(tracking: Tracking) -> Callable[[str, Any], int]:
     """Return a function that gives a checksum of a value assigned to a variable.
 
-    It is 0 if each rank has a value of its own.
+    It is 0 if each rank has its own value.
     """
 
     def digest(name: str, value: Any) -> int:

@@ -224,7 +224,7 @@ class Mode(Protocol):
 
     @property
     def save(self) -> Callable[[], None] | None:
-        """Has the loop write a checkpoint of its own; None if it does not for hooks."""
+        """Has the loop write its own checkpoint; None if it does not for hooks."""
 
     def remaining(self, state: SessionState) -> int | None:
         """Return the number of steps that are left until an input ends, if it is known."""
@@ -435,7 +435,7 @@ class SessionState:
                 log.info(
                     "the loop goes on after the stop, and leaves the session's block",
                     by=ending.stop.who,
-                    hint="session.epochs(n) ends by itself",
+                    hint="session.epochs(n) ends on its own",
                 )
             raise refusal
         return backend

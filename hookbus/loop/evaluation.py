@@ -67,8 +67,8 @@ class Evaluation:
         """Run one step of the evaluation as a block, usually for one batch.
 
         It is a step of the kind ``eval``, which hooks of this kind see: entering it calls
-        ``before_run``, leaving it ``after_run``. It counts no global step. What hooks ask
-        for in it is served when the evaluation is over.
+        ``before_run``, leaving it ``after_run``. It counts no global step. Requests of
+        hooks in it are served when the evaluation is over.
 
         The numbers that the step reports count for the means, like those of
         :meth:`report`. Arrays, texts and functions are for hooks only.

@@ -95,7 +95,7 @@ class Step:
         """Pass values of this step through hooks, which may change them, and report them.
 
         Call it where the value is made, and go on with what it returns: hooks wrap values
-        by these names, with :meth:`Graph.wrap`. What hooks feed takes the value's place
+        by these names, with :meth:`Graph.wrap`. A value that hooks feed takes its place
         before that.
 
         Args:
@@ -132,6 +132,9 @@ class Step:
 
     def count(self, increment: int) -> None:
         """Have the open block count this number of global steps.
+
+        Args:
+            increment: the number of steps, like ``increment=`` of ``session.step()``.
 
         Raises:
             UsageError: the step is not entered.
@@ -316,7 +319,7 @@ class Step:
 class SeveralSteps(Step):
     """Several steps of a custom loop in one block.
 
-    A class of its own, so that all other blocks look at no increment.
+    A separate class, so that all other blocks look at no increment.
     """
 
     __slots__ = ("increment",)

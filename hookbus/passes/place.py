@@ -49,7 +49,7 @@ class PassEvents(Protocol):
         """Serve what waits after the last value. The input may go back in it."""
 
     def pass_ended(self, number: int) -> None:
-        """Tell hooks that a pass has ended by itself."""
+        """Tell hooks that a pass has ended on its own."""
 
     def epoch_ended(self, number: int) -> None:
         """Tell hooks that an epoch has ended."""

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 GROUP = "hookbus.attach"
 """The group of entry points; each names a function that returns a block.
 
-In the block, the trainer of a package takes an adapter by itself. The error that leaves the
-block, if any, is that of the script.
+In the block, the trainer of a package takes an adapter automatically. The error that leaves
+the block, if any, is that of the script.
 """
 
 

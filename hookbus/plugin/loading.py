@@ -248,7 +248,7 @@ def _guarded(
     Args:
         verdict: the decision that the plugin is on.
         make: the code.
-        passing: the errors that say by themselves what is wrong with the plugin.
+        passing: the errors whose message already explains the fault of the plugin.
 
     Raises:
         PluginError: it raised something.

@@ -127,6 +127,11 @@ class Coordinator:
         Waits while the threads run and no stop is requested, then at most
         *stop_grace_period_secs* seconds more.
 
+        Args:
+            threads: the threads to wait for, in addition to the registered ones.
+            stop_grace_period_secs: the seconds that the threads have after a stop.
+            ignore_live_threads: whether threads that still run then are no error.
+
         Raises:
             ThreadsStillRunningError: some still run, unless *ignore_live_threads*.
         """

@@ -104,7 +104,7 @@ class SignalWatch:
 
     @signals_deferred
     def restore(self, exit_on_way: bool = False) -> None:
-        """Stop watching. What arrived stays known.
+        """Stop watching. Earlier signals stay known.
 
         Args:
             exit_on_way: whether a :class:`SignalExit` is raised next. Until it is caught,

@@ -82,8 +82,8 @@ def compare_checkpoints(
             own, under a name like ``early-stopping.best``.
 
     Returns:
-        The differences; none if the checkpoints hold the same state. What their manifests
-        say, like the time of the save, does not count.
+        The differences; none if the checkpoints hold the same state. The contents of their
+        manifests, like the time of the save, do not count.
 
     Raises:
         NoGoodCheckpointError: a checkpoint is damaged.

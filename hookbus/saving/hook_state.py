@@ -227,7 +227,7 @@ def stateful(bus: Bus) -> dict[str, Stateful]:
             if other != name:
                 raise PluginError(
                     f"the hooks {other!r} and {name!r} are of one class and have the same "
-                    f"{_KEY}, {key!r}; give each a key of its own"
+                    f"{_KEY}, {key!r}; give each its own key"
                 )
         found[name] = Stateful(name, member.label, hook, bus.guard(name), settings)
     return found

@@ -54,5 +54,5 @@ class LastSave:
 
     @property
     def is_marked(self) -> bool:
-        """Whether it is that of a session that ended by itself."""
+        """Whether it belongs to a session that ended on its own."""
         return not resumes(self.manifest.ended)

@@ -310,7 +310,7 @@ class Saver:
     def write_failed(self, session: Session, snapshot: Snapshot, why: str) -> Path:
         """Write the checkpoint of a session that failed; return its directory.
 
-        No session restores this checkpoint by itself: it has a directory of its own.
+        No session restores this checkpoint automatically: it has its own directory.
 
         Raises:
             CheckpointError: the checkpoint cannot be written.

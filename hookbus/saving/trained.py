@@ -44,8 +44,8 @@ def load_tracked(
             of which the newest good one counts.
         name: the name under which ``session.track`` got the object.
         averages: whether to return the averages that the plugin weight-average has saved
-            in the same checkpoint, in place of the weights. What has no average, like a
-            counter, has its saved value.
+            in the same checkpoint, in place of the weights. A value without an average,
+            like a counter, is the saved one.
         like: a value of the form that the program tracks or holds, like a fresh
             ``TrainState`` of flax. The result is one with the saved values, each where that
             of *like* is, on the same devices. *like* stays as it is, unless it can only
@@ -56,7 +56,7 @@ def load_tracked(
         with tensors on the CPU; for an array, dict or list an equal one, and for a pytree
         one of dicts; for any other object the result of its ``state_dict``, or of its
         function ``get``. It belongs to the caller, who may change it. If each process has
-        saved a state of its own, it is that of the rank 0; the parts of a model that FSDP2
+        saved its own state, it is that of the rank 0; the parts of a model that FSDP2
         shards are put together.
 
     Raises:

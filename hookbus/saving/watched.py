@@ -47,8 +47,8 @@ class Watched:
         """Return whether a state is about this value; log a warning that names both if not.
 
         Args:
-            saved: what :meth:`state_dict` has returned; None for a state that does not tell
-                what it is about, which fits.
+            saved: the result of :meth:`state_dict`; None for a state without it, which
+                fits.
             who: the name of the hook.
         """
         if saved is None:

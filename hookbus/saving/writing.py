@@ -1,8 +1,8 @@
 """Writes one checkpoint, in the session's thread or in one of its own.
 
 Several ranks write it together: each writes its own part, and it counts when all have
-written theirs. What all ranks do together happens in the session's thread: to begin it, and
-to complete it.
+written theirs. The work that all ranks do together happens in the session's thread: to
+begin it, and to complete it.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Writing:
         store: the directory of the checkpoints.
         codec: writes the files.
         agreement: the link to the other ranks; None if this process trains alone.
-        copies: what the draft is copied with; None if it is not copied.
+        copies: makes the copy of the draft; None if it is not copied.
         seconds: how long the save took until this rank had written its part; None before.
         is_left: whether nobody waits for it any more, so that it must not appear.
     """
@@ -326,7 +326,7 @@ class Writer:
         return under_way.writing.draft, self._completed(under_way.writing)
 
     def leave(self) -> None:
-        """Wait for no checkpoint any more; what is written of it counts for nothing."""
+        """Wait for no checkpoint any more; its written parts count for nothing."""
         if self.under_way is not None:
             self.under_way.leave()
         self.under_way = None

@@ -145,7 +145,7 @@ class TrainerAdapter:
             last_step: the step at which the trainer will end, if that is known.
             state: what :meth:`packed_state` returned for the checkpoint from which the
                 trainer resumes. Without it hooks begin anew.
-            params: hyperparameters to record; what is no plain value is left out.
+            params: hyperparameters to record; values that are not plain are left out.
             resumes: whether earlier steps come from a checkpoint of the trainer. Without
                 one, there is no state of hooks to miss.
 
@@ -252,6 +252,9 @@ class TrainerAdapter:
 
     def fail(self, error: BaseException) -> Outcome | None:
         """End the session because of an error, which the trainer raises further.
+
+        Args:
+            error: the error that ends the training.
 
         Raises:
             KeyboardInterrupt, SystemExit: a signal ended the training.

@@ -233,9 +233,9 @@ class CustomLoop:
     ) -> Evaluation:
         """Evaluate the model of a custom loop as a block, between two steps.
 
-        What is reported in the block reaches hooks as ``evaluated``, as means over its
-        reports. Random numbers that are drawn in the block have no effect on the training.
-        Also allowed after a stop.
+        Hooks get the means over the reports in the block as ``evaluated``. Random numbers
+        that are drawn in the block have no effect on the training. Also allowed after a
+        stop.
 
         A loop that resumes repeats the blocks from before its checkpoint. They do not reach
         hooks, whose state contains them already.

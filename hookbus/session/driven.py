@@ -137,11 +137,11 @@ class DrivenSession(TrainerEvents):
             request. ``"rollback"``: it goes on with its next batch after a roll-back, which
             needs *checkpoint_dir*, and no graph. ``"save"``: it writes a checkpoint of its
             own; give *save*. None by default.
-        save: has the loop write a checkpoint of its own, now or soon, for a hook or after a
+        save: has the loop write its own checkpoint, now or soon, for a hook or after a
             signal; the loop then calls :meth:`saved`. It implies that the loop serves
             ``"save"``. The loop also keeps :meth:`state_dict` in its checkpoints.
         loop: the name of the loop, for messages.
-        instead: what the user can do instead of a request that the loop does not serve, by
+        instead: the user's way in place of a request that the loop does not serve, by
             the request, for messages.
         summary_dir: the directory for summaries; by default *checkpoint_dir*. Either one
             switches on summary-saver and step-counter, if they are installed.
@@ -547,6 +547,11 @@ class DrivenSession(TrainerEvents):
         """Evaluate the model of a loop without a graph as a block, between two steps.
 
         As :meth:`MonitoredSession.evaluation`; look at :attr:`stop` afterwards.
+
+        Args:
+            name: distinguishes this evaluation from others; None if there is only one.
+            reduce: ``"mean"`` combines the reports of all processes; ``"none"`` (default)
+                leaves each process its own.
 
         Raises:
             UsageError: the session has a graph, the name has a slash, or there is no such

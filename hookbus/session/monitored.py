@@ -212,6 +212,11 @@ class MonitoredSession(CustomLoop):
 
         In a custom loop those that the last step reported are among them.
 
+        Args:
+            pattern: the names to return, as a pattern of ``fnmatch``; case counts. All
+                names by default.
+            role: the role of their values in the training; None for any.
+
         Raises:
             ArgumentTypeError: the pattern is not a str.
             UsageError: there is no such role.
@@ -363,6 +368,10 @@ class MonitoredSession(CustomLoop):
         out those made with ``in_loop=False``, those that hooks add for themselves, and
         those that initialize the session. When the generator ends, the block continues
         after the loop.
+
+        Args:
+            fetches: the nodes whose values to yield, as for :meth:`run`; None yields None.
+            feed_dict: feeds for every run, from node or name to value.
         """
         if self._is_closed:
             return

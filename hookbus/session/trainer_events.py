@@ -115,7 +115,7 @@ class TrainerEvents:
             assert context is not None
             check_evaluates(context)
         finally:
-            # What hooks ask for between two steps belongs to a step of the training.
+            # A request of hooks between two steps belongs to a step of the training.
             loop.last_context = between
             session.take_reports(last)
 
@@ -124,11 +124,11 @@ class TrainerEvents:
 
         Look at :attr:`stop` afterwards. If the loop has told no begin, this is an
         evaluation that hooks see only now. In a step that is open, hooks see its end, and
-        what they ask for waits for the end of the step.
+        their requests wait for the end of the step.
 
         Args:
-            values: the metrics by name: numbers, or arrays with one. What is neither is
-                left out. Without any, hooks see no ``evaluated``.
+            values: the metrics by name: numbers, or arrays with one. Other values are left
+                out. Without any, hooks see no ``evaluated``.
             name: the name of the evaluation, if it was not told at its begin.
         """
         self._check_created("evaluation_ended()")

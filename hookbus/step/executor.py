@@ -39,7 +39,7 @@ class Executor:
         """Return the plan that serves a step.
 
         Args:
-            asked: what the caller and the hooks ask for.
+            asked: the requests of the caller and the hooks.
             given: the feeds by node; in a loop the reports, or the values by name.
 
         Raises:

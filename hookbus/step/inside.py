@@ -37,8 +37,8 @@ def evaluation_run(
 
     For hooks that evaluate a model themselves: hooks of the kind ``eval`` see the step,
     with ``before_run`` and ``after_run``. ``session.run()`` calls no hook instead. It is no
-    step of the training, and changes no variable. What a hook asks for in it is served
-    after the run around it, and has no effect at the start and the end of a session.
+    step of the training, and changes no variable. A request of a hook in it is served after
+    the run around it, and has no effect at the start and the end of a session.
 
     Args:
         session: the backend session, as hooks have it, or a monitored session.

@@ -57,26 +57,55 @@ class BackendModel:
         return self._make()
 
     def variable(self, graph: Graph, name: str, value: Any) -> None:
-        """Add a variable and its initial value."""
+        """Add a variable and its initial value.
+
+        Args:
+            graph: the graph.
+            name: the variable's name.
+            value: a number or an array.
+        """
         graph.variable(name, value)
 
     def placeholder(self, graph: Graph, name: str) -> None:
-        """Add a placeholder for numbers or arrays."""
+        """Add a placeholder for numbers or arrays.
+
+        Args:
+            graph: the graph.
+            name: the placeholder's name.
+        """
         graph.placeholder(name)
 
     def input(
         self, graph: Graph, name: str, factory: Callable[[], Iterable[float]]
     ) -> None:
-        """Add an input, which gives a number in each run that needs it."""
+        """Add an input, which gives a number in each run that needs it.
+
+        Args:
+            graph: the graph.
+            name: the input's name.
+            factory: returns the numbers; it is called at the beginning of each pass.
+        """
         graph.input(name, factory)
 
     def op(self, graph: Graph, name: str, reads: Sum) -> None:
-        """Add an op whose value is the sum of nodes."""
+        """Add an op whose value is the sum of nodes.
+
+        Args:
+            graph: the graph.
+            name: the op's name.
+            reads: the names of the nodes to add up.
+        """
         function = _Function(reads, lambda values: _total(values, reads))
         graph.op(function, name=name, reads=function.reads)
 
     def table(self, graph: Graph, name: str, values: Sequence[float]) -> None:
-        """Add an op whose value is the entry at ``global_step``, or else the last one."""
+        """Add an op whose value is the entry at ``global_step``, or else the last one.
+
+        Args:
+            graph: the graph.
+            name: the op's name.
+            values: the numbers, one for each global step from 0 on.
+        """
         last = len(values) - 1
 
         def entry(global_step: Any, xp: Any) -> Any:
@@ -123,6 +152,11 @@ class BackendModel:
 
         The value of the op is the result of the function, a number. An error of the
         function leaves the run.
+
+        Args:
+            graph: the graph.
+            name: the op's name.
+            function: a function without arguments that returns a number.
         """
         graph.op(function, name=name)
 

@@ -169,7 +169,7 @@ def test_on_exception_raises_nothing(registered: Candidate, ending: str) -> None
 def test_it_cleans_up(registered: Candidate, ending: str) -> None:
     """No thread, open file or signal handler is left after the session."""
     handlers = Held.now().handlers
-    # After a first session, what a process opens once is open already.
+    # After a first session, files that a process opens once are open already.
     registered.end(registered.make(), ending)
     gc.collect()
     before = attrs.evolve(Held.now(), handlers=handlers)
@@ -222,7 +222,7 @@ def test_it_goes_on_where_it_stopped(saved: Candidate) -> None:
     saved.run(saved.make(), directory="cut", errors={middle + 1: OSError()}, **kept)
     rest = last.global_step - middle
     steps = saved.run(resumed, directory="cut", steps=rest, after=middle, **kept)
-    # What differs between two uncut sessions, usually times, may also differ here.
+    # Values that differ between two uncut sessions, usually times, may also differ here.
     own = dict(differences(whole.state_dict(), again.state_dict()))
     found = dict(differences(whole.state_dict(), resumed.state_dict()))
     faults = [f"{place} is {how}" for place, how in found.items() if place not in own]

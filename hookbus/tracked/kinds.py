@@ -141,7 +141,7 @@ def _tree(name: str, place: Place | _Kept) -> Tracked:
 
 
 def _object(name: str, thing: Any) -> Tracked:
-    """Return how to save and restore an object with a state of its own."""
+    """Return how to save and restore an object with its own state."""
 
     def put(state: Any) -> Any:
         thing.load_state_dict(placed(_state_of(thing.state_dict), state))

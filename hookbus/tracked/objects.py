@@ -100,7 +100,7 @@ class Tracking:
         """Restore objects from *saved* when they are tracked.
 
         Args:
-            saved: what the checkpoint holds of them.
+            saved: their states in the checkpoint.
             again: whether to keep *saved* as it is, for :meth:`restore_again`.
             generators: whether to restore random generators as well.
             every: whether :meth:`check` requires the same names here and in *saved*.
@@ -152,7 +152,7 @@ class Tracking:
         """Give all objects a saved state, in place.
 
         Args:
-            saved: what the checkpoint holds of them.
+            saved: their states in the checkpoint.
             resumes: whether the program is at the place of the checkpoint, so that the
                 switches that it had set there are its own.
         """

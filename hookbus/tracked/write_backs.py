@@ -18,7 +18,7 @@ from hookbus.tracked.leaves import leaves
 class WriteBacks:
     """Compares the arrays of two saves, until one of them has changed.
 
-    Objects that stay the same for long, like a target network, are nothing special beside
+    Objects that stay the same for long, like a target network, are nothing special next to
     others that change.
     """
 

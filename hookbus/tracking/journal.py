@@ -133,6 +133,10 @@ class Journal:
     def mark(self, word: Literal["sending", "sent"], count: int) -> None:
         """Note that the next records are on their way, or that they have arrived.
 
+        Args:
+            word: ``sending`` before the records are sent, ``sent`` afterwards.
+            count: the number of records.
+
         Raises:
             OSError: the file cannot be written.
         """

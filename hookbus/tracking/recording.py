@@ -80,10 +80,19 @@ class RecordingHook(SessionRunHook):
         self._timer = SecondOrStepTimer(every_steps=self.every_n_steps)
 
     def start(self, run: RunInfo) -> None:
-        """Begin to take records. Override it; a resumed run has the id of before."""
+        """Begin to take records. Override it; a resumed run has the id of before.
+
+        Args:
+            run: identifies the run, and shows whether it was resumed.
+        """
 
     def take(self, record: Record) -> None:
-        """Write or send a record, which has only values that are new. Override it."""
+        """Write or send a record, which has only values that are new. Override it.
+
+        Args:
+            record: for example the numbers of a step, an evaluation or the outcome;
+                ``record.kind`` says which.
+        """
 
     def stop(self) -> None:
         """End: the record of the outcome was the last one. Override it."""
@@ -92,6 +101,9 @@ class RecordingHook(SessionRunHook):
         """Take none of the values in these records, which are written or sent already.
 
         Call it in :meth:`start`.
+
+        Args:
+            records: the records of an earlier process of the run.
         """
         self._newest = Newest()
         for record in records:

@@ -86,8 +86,8 @@ class RunInfo:
         is_resumed: whether it was interrupted before.
         step: the global step at which this process begins.
         directory: the directory of the checkpoints, or None.
-        program: what identifies the program, by name: its arguments, the git commit, the
-            versions of Python, of hookbus and of the plugins that take part.
+        program: the identification of the program, by name: its arguments, the git commit,
+            the versions of Python, of hookbus and of the plugins that take part.
 
     >>> run = RunInfo("f" * 32, is_resumed=False, step=0, directory=None, program={})
     >>> run.is_resumed

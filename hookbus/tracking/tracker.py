@@ -82,7 +82,7 @@ class Tracker(RecordingHook, abc.ABC):
         It is called in the thread of the tracker, and again if it raises an error.
 
         Args:
-            run: what identifies the run.
+            run: identifies the run.
         """
 
     @abc.abstractmethod
@@ -101,6 +101,9 @@ class Tracker(RecordingHook, abc.ABC):
 
         It is asked for the records that were on their way when sending failed, or when the
         program was killed. The default is False, so such records may arrive twice.
+
+        Args:
+            record: one of the records that may have arrived.
         """
         return False
 

@@ -150,7 +150,7 @@ def test_an_output_without_a_value_is_an_error_that_names_its_train_op():
     assert str(caught.value) == (
         "'loss' has no value yet: it is an output of train op 'train', which has not run "
         "in this session, and reading an output does not train; fetch 'train' as well, or "
-        "compute 'loss' in an op of its own"
+        "compute 'loss' in its own op"
     )
     assert session.global_step == 0
 

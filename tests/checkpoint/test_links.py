@@ -68,7 +68,7 @@ def test_a_lock_file_that_is_no_file_of_its_own_is_refused(odd, opened, precious
     """A session would write its process id into whatever it leads to."""
     Path("runs").mkdir()
     odd(Path("runs") / LOCK_NAME)
-    told = rf"runs/{re.escape(LOCK_NAME)} is not a file of its own.*: remove it"
+    told = rf"runs/{re.escape(LOCK_NAME)} is not an ordinary file.*: remove it"
     with pytest.raises(CheckpointDirectoryError, match=told):
         opened("runs")
     assert names("runs") == []

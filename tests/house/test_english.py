@@ -27,8 +27,8 @@ GAP = r"""(?:[\s#"'>]|(?<=\s)f(?="))+"""
 
 # What shows that "training" is a noun here, and not a part of "training loop" or the like.
 _ALONE = (
-    r"training(?=[.,;:)\"`]| (?:after|again|and its?|as|at|be|before|by|can|cannot|did|"
-    r"does|ended|ends|fails|from|goes|had|has|if|in|into|is|it|may|must|of|on|once|should|so|"
+    r"training(?=[.,;:)\"`]| (?:a|after|again|and its?|as|at|be|before|by|can|cannot|did|"
+    r"does|ended|ends|fails|from|goes|had|has|if|in|into|is|it|may|must|of|on|once|only|should|so|"
     r"started|starts|stopped|stops|than|that|there|they|to|twice|until|was|when|where|which|"
     r"while|whose|will|with|without|would)\b)"
 )

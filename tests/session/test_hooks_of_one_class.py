@@ -247,7 +247,7 @@ def test_two_hooks_of_one_class_with_one_key_are_an_error():
         run_steps(*keyed("a", "b", "a"), steps=1)
     assert str(caught.value) == (
         "the hooks 'keyed' and 'keyed-3' are of one class and have the same state_key, "
-        "'a'; give each a key of its own"
+        "'a'; give each its own key"
     )
     run_steps(KeyedHook(1, "a"), OtherHook(1, "a"), steps=1)
 

@@ -195,8 +195,8 @@ PLACES = {
     "`in-memory-evaluator`, whose function calls `session.run(...)`": partial(
         in_memory, lambda session, *args: session.run(*args)
     ),
-    '`session.run(..., kind="eval")` in a training': run_of_kind,
-    '`session.step(kind="eval")` in a training': step_of_kind,
+    '`session.run(..., kind="eval")` in a training run': run_of_kind,
+    '`session.step(kind="eval")` in a training run': step_of_kind,
     "`Estimator.evaluate`": partial(estimator, "evaluate"),
     "`train_and_evaluate`: hooks of the `EvalSpec`": partial(estimator, "EvalSpec"),
     "`train_and_evaluate`: hooks of the `TrainSpec`": partial(estimator, "TrainSpec"),
@@ -222,7 +222,7 @@ def test_the_table_says_what_hooks_see(place):
 def test_the_table_has_no_other_rows():
     """Each place in the documentation is tested."""
     text = PAGE.read_text("utf-8")
-    table = text.partition("| What evaluates |")[2].partition("\n\n")[0]
+    table = text.partition("| Place |")[2].partition("\n\n")[0]
     places = [line.split(" | ")[0].removeprefix("| ") for line in table.splitlines()[2:]]
     assert places == [*PLACES]
 

@@ -1,4 +1,4 @@
-"""Rules of a run: what ops read, which run, what is committed, what is refused."""
+"""Rules of a run: the reads of ops, the ops that run, commits and refusals."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ _QUIET = {"HOOKBUS_DISABLE_PLUGIN_AUTOLOAD": "1"}
 def spelled_settings(candidate: Candidate, made: Any) -> dict[str, str]:
     """Return the text of each setting of a hook that is not None and has a text.
 
-    An object without a text of its own, like a function, has the text that was given.
+    An object without its own text, like a function, has the text that was given.
     """
     values = {field: getattr(made, field, None) for field in fields_of(candidate.cls)}
     given = candidate.settings

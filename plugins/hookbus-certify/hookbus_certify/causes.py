@@ -1,8 +1,9 @@
 """Finds out by experiments why a run that resumes becomes another one.
 
-Each experiment repeats the interruption and changes one thing. What makes the resumed
-training equal is the likely cause: a variable that the session is made to track, the field
-of a hook that gets its value from the whole run, or what unseeded generators depend on.
+Each experiment repeats the interruption and changes one thing. The change that makes the
+resumed run equal is the likely cause: a variable that the session is made to track, the
+field of a hook that gets its value from the whole run, or what unseeded generators depend
+on.
 """
 
 from __future__ import annotations
@@ -136,8 +137,8 @@ class Inquiry:
         """Return a whole run, and the variables that the resumed run has otherwise.
 
         Each has its kind. They are compared before the first step after the checkpoint,
-        where all that is tracked is equal. What differs between two whole runs as well,
-        like a time, is left out.
+        where all that is tracked is equal. Values that also differ between two whole runs,
+        like a time, are left out.
         """
         step, runner = self.result.resumed_at, self.examiner.runner
         looks = (step,)

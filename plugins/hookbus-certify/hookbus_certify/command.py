@@ -26,7 +26,7 @@ def certify(words: Sequence[str]) -> int:
 
     Raises:
         UsageError: the words are wrong, or the script cannot be examined.
-        TrainingError: the script fails by itself, or takes too long.
+        TrainingError: the script fails on its own, or takes too long.
     """
     settings = Settings.read(words)
     if settings.wants_help:

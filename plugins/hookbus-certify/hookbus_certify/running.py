@@ -1,4 +1,4 @@
-"""Runs the script once, in a process of its own, and reads what happened."""
+"""Runs the script once, in its own process, and reads what happened."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Ran:
     Attributes:
         plan: its orders.
         code: its exit code; negative for a signal.
-        events: what the probe has noted.
+        events: the notes of the probe.
         log: the log lines of hookbus.
         errors: the other lines that it has written to stderr.
     """
@@ -125,10 +125,10 @@ class Runner:
         """Run the script.
 
         Args:
-            what: what the run is for, for the progress.
+            what: the purpose of the run, for the progress.
             checkpoints: the directory of checkpoints; a new one by default.
-            conditions: what is fixed around it besides the entropy, see :mod:`.conditions`.
-            entropy: what unseeded generators depend on; a run that resumes has another one.
+            conditions: the fixed surroundings besides the entropy, see :mod:`.conditions`.
+            entropy: the source of unseeded generators; a run that resumes has another one.
             flags: further flags of ``hookbus run``.
             cwd: the folder to run it in; the current one by default.
             orders: fields of the :class:`Plan`.
@@ -212,7 +212,7 @@ class Runner:
 
         Raises:
             UsageError: it cannot.
-            TrainingError: the script fails by itself.
+            TrainingError: the script fails on its own.
         """
         name = self.program[1] if self.program[0] == "-m" else self.program[0]
         begins, created = ran.noted("begin"), ran.noted("created")

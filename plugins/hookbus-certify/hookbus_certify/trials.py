@@ -195,7 +195,7 @@ class Examiner:
         Args:
             reference: the whole runs.
             cut: the interrupted run, whose checkpoints it uses up.
-            changed: what it has otherwise than usual, for experiments.
+            changed: its differences from the usual run, for experiments.
         """
         orders = {"entropy": 1, "traced": reference.steps, **changed}
         what = " at step ".join(map(str, cut.plan.cut or ()))

@@ -27,7 +27,7 @@ _OVER = "over"
 _MOST_STARTS = 1000
 _NO_SESSION = (
     "the script has opened no session that trains and takes plugins, so there is "
-    "nothing to replay: it may have ended before, or give its sessions a Config of its own"
+    "nothing to replay: it may have ended before, or give its sessions its own Config"
 )
 
 

@@ -50,7 +50,7 @@ class Course:
     def parts(self, start: CheckpointInfo) -> list[Part]:
         """Return the parts from a checkpoint on.
 
-        A session that ended by itself is one part: the next one restarted the periods of
+        A session that ended on its own is one part: the next one restarted the periods of
         its hooks, and perhaps its inputs, so the replay also does.
         """
         parts, first, passed = list[Part](), start, list[CheckpointInfo]()

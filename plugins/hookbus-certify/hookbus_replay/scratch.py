@@ -41,7 +41,7 @@ class Ranks:
     Attributes:
         rank: its number; 0 is the chief.
         size: the number of all.
-        run: what tells this start of the processes from another one.
+        run: distinguishes this start of the processes from another one.
     """
 
     rank: int = 0

@@ -1,4 +1,4 @@
-"""Decides which checkpoints stay beside the newest ones: some for good, and the best."""
+"""Decides which checkpoints stay besides the newest ones: some for good, and the best."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ class SafetensorsCodec:
             CheckpointError: the files are damaged.
             UsageError: the library that defines a dtype is not installed, or no plugin
                 knows the library of a value.
-            PluginError: the plugin of a library cannot read a value of its own.
+            PluginError: the plugin of a library cannot read one of its own values.
         """
         for name in (_TREE, _ARRAYS):
             _check_is_file(directory / name)

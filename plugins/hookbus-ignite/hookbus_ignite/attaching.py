@@ -58,7 +58,7 @@ def attach(
             writes. A function gets the engine, and returns the path.
         gradient_accumulation_steps: the number of iterations for each update. Steps are
             counted without it; it tells hooks the last step of the training.
-        params: hyperparameters to record; what is no plain value is left out.
+        params: hyperparameters to record; values that are not plain are left out.
         config: which plugins are on; by default the process's.
         summary_dir: the directory for summaries; it switches on summary-saver and
             step-counter.

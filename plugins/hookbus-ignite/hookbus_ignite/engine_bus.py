@@ -64,7 +64,7 @@ class EngineBus(TrainerAdapter):
     step is an iteration in which a tracked optimizer has made an update. With no optimizer,
     it is each iteration.
 
-    An object of this class goes into the checkpoints of the engine, beside the engine
+    An object of this class goes into the checkpoints of the engine, next to the engine
     itself: ``Checkpoint({"trainer": engine, "model": model, "bus": bus}, folder)``.
     """
 

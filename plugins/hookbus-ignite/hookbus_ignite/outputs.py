@@ -20,8 +20,8 @@ class Output:
     """Takes the values out of the output of an engine.
 
     Attributes:
-        naming: their names, or a function that returns them by name; None for names that
-            an output has by itself.
+        naming: their names, or a function that returns them by name; None for names that an
+            output already has.
         argument: the argument of ``attach`` that gives the names, for messages.
         pair: the names of an output that is a tuple of two; empty if it has none.
     """

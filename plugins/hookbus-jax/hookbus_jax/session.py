@@ -336,7 +336,7 @@ class JaxSession(SessionBase):
                 raise NoValueYetError(
                     f"{name!r} has no value yet: it is an output of train op {op!r}, which "
                     "has not run in this session, and reading an output does not train; "
-                    f"fetch {op!r} as well, or compute {name!r} in an op of its own",
+                    f"fetch {op!r} as well, or compute {name!r} in its own op",
                     name,
                 )
             slots[slot] = self._last[op][key]

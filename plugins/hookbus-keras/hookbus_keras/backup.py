@@ -45,7 +45,7 @@ class Backup:
     """A BackupAndRestore of Keras that also keeps the states of hooks.
 
     Keras writes its files in place, one after the other. The states are therefore written
-    first, into a file of their own, and take effect when the weights are complete. After a
+    first, into their own file, and take effect when the weights are complete. After a
     kill, the hash of the weights tells which states belong to them.
 
     Args:

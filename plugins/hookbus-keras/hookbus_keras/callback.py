@@ -22,13 +22,13 @@ class BusCallback(TrainerAdapter, keras.callbacks.Callback):
 
     A step is a batch, as Keras counts them. Hooks see:
 
-    * what Keras logs at the end of a batch, under its names, like ``loss`` and
+    * the values that Keras logs at the end of a batch, under its names, like ``loss`` and
       ``accuracy``: means over the epoch so far;
     * the weights, like ``model.dense.kernel``, and ``optimizer.learning_rate``. They may
       assign both.
 
-    Keras tells nobody of an error. With ``with BusCallback() as bus:`` around the fit, the
-    session ends then; without it, when the callback is dropped or used again.
+    Keras does not report errors to callbacks. With ``with BusCallback() as bus:`` around
+    the fit, the session ends then; without it, when the callback is dropped or used again.
 
     Args:
         hooks: hook objects, called after all plugins, in this order.

@@ -26,8 +26,8 @@ class BusCallback(TrainerAdapter, Callback):
 
     A step is a step of the optimizer. Hooks see:
 
-    * ``loss``: what ``training_step`` returned, as the mean of the batches of one update;
-    * what the module has logged, under its names;
+    * ``loss``: the result of ``training_step``, as the mean of the batches of one update;
+    * the values that the module has logged, under its names;
     * ``model``, the LightningModule, and ``optimizer`` (``optimizer_0`` and so on if there
       are several) with their parts, as in any PyTorch training.
 

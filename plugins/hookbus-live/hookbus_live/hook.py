@@ -1,4 +1,4 @@
-"""Opens a page for the training: what it tells, and buttons that ask it for something."""
+"""Opens a page for the training: its values, and buttons that make requests of it."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class HookTimes:
     Attributes:
         steps: how many steps were watched.
         seconds: the time of these steps.
-        plugins: what each plugin did.
+        plugins: the actions of each plugin.
     """
 
     steps: int = 0
@@ -115,7 +115,7 @@ class LiveRun:
         epoch: the number of the pass over the input, or None.
         params: the hyperparameters.
         variables: the scalar variables, with their newest values where they are known.
-        schedules: what each variable with a schedule does, in words.
+        schedules: the schedule of each variable that has one, in words.
         outcome: how it ended, or None.
         times: the time of hooks.
     """

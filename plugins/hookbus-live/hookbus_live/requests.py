@@ -128,7 +128,7 @@ class Asked:
 
     Attributes:
         number: its number, from 1.
-        action: what is asked for.
+        action: the requested action.
         future: gets what was done, as text, or a :class:`RefusedError`.
         time: when it was made, in seconds since 1970.
     """

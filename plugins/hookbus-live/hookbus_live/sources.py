@@ -36,7 +36,7 @@ class Values:
         series: the points of each value.
         params: the hyperparameters.
         outcome: how the training has ended; None while it goes on.
-        problems: what is wrong with the files, in words.
+        problems: the faults of the files, in words.
         count: how many points were read.
     """
 

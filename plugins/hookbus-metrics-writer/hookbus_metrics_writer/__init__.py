@@ -24,9 +24,9 @@ _OWN = ("step", "time")
 class MetricsWriterHook(RecordingHook):
     """Writes numbers and evaluations as rows of ``metrics.jsonl``, and of ``metrics.csv``.
 
-    It takes the numbers in the first run and then periodically, what other hooks emit as
-    ``measured``, and evaluations. A resumed training adds only rows that are not there. A
-    roll-back removes the rows of the steps that it undoes.
+    It takes the numbers in the first run and then periodically, the values that other hooks
+    emit as ``measured``, and evaluations. A resumed training adds only rows that are not
+    there. A roll-back removes the rows of the steps that it undoes.
 
     Args:
         every_n_steps: global steps between two rows of numbers.

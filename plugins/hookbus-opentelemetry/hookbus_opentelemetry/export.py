@@ -146,7 +146,7 @@ class _Metrics(MetricExporter):
 class Ids(IdGenerator):
     """Gives all spans of a run one trace, whose id is that of the run.
 
-    A generator of its own leaves Python's global one alone.
+    A separate generator leaves Python's global one alone.
     """
 
     def __init__(self, run: str) -> None:

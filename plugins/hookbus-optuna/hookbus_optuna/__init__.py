@@ -209,7 +209,7 @@ class OptunaHook(SessionRunHook):
                 "the checkpoint is that of another trial",
                 trial=self.pruning.number,
                 saved=state["trial"],
-                hint="give each trial a directory of its own",
+                hint="give each trial its own directory",
                 by="optuna",
             )
 

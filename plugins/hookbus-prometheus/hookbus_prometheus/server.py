@@ -31,7 +31,7 @@ class Collector:
     Answers are made in threads of the server, and records come from the training's.
 
     Args:
-        run: what identifies the run.
+        run: identifies the run.
         global_step: returns the global step.
         clock: returns seconds of training.
 

@@ -1,7 +1,7 @@
 """Checks models of xgboost from a checkpoint, before xgboost itself reads them.
 
-xgboost believes what a model says of its own trees. It would read beyond its memory, or go
-in circles, in one that somebody has changed.
+xgboost trusts the description of the trees in a model. It would read beyond its memory, or
+go in circles, in one that somebody has changed.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ class UnsavableError(Exception):
 
     Attributes:
         path: the attribute.
-        why: what it is.
+        why: the predicate, like ``is a function``.
     """
 
     def __init__(self, path: str, why: str) -> None:

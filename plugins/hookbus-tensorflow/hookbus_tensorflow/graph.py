@@ -266,7 +266,7 @@ class TFGraph(Graph):
         """Return a tensor with the new global step for each op that changes the step.
 
         The tensors are added when this is first called. An op inside a loop or a condition
-        has None: only a run of its own can read the step after it.
+        has None: only its own run can read the step after it.
         """
         steps: dict[Any, Any] = {}
         for op in ops.writers_of(self.step_variable):

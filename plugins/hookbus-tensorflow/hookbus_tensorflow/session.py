@@ -62,8 +62,8 @@ class TFSession(SessionBase):
     """Runs a :class:`TFGraph` in a ``tf.compat.v1.Session``.
 
     TensorFlow orders reads and writes of variables as the graph says; so a variable that is
-    fetched beside a train op has the value from before or after it. ``global_step`` is the
-    number of steps before the run.
+    fetched together with a train op has the value from before or after it. ``global_step``
+    is the number of steps before the run.
 
     Args:
         graph: the graph; it is finalized if it is not yet.

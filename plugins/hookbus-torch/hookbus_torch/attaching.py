@@ -37,7 +37,7 @@ _LINES = """it needs the loop; these lines bring it:
 class ScriptAdapter(TrainerAdapter):
     """Carries a session in a script that knows nothing of hookbus.
 
-    A step ends when each optimizer of the script has done one of its own; one that does
+    A step ends when each optimizer of the script has done its own step; one that does
     none while another does twenty is not waited for. The ``loss`` is
     the sum of what ``backward()`` was called on in the step; of the calls in the closure of
     an optimizer, the first one. The modules whose parameters are trained are tracked: as

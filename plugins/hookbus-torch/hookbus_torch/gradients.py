@@ -45,7 +45,7 @@ class Steps:
 def watch(optimizer: Optimizer, tracked: Mapping[str, Any]) -> None:
     """Have an optimizer note its steps, if it is one of PyTorch's kind.
 
-    What wraps an optimizer, as in accelerate, often has its class and not its parts.
+    A wrapper of an optimizer, as in accelerate, often has its class and not its parts.
 
     Args:
         optimizer: the optimizer.
@@ -129,7 +129,7 @@ def _version_of(gradient: torch.Tensor) -> Any:
     if gradient.__class__ is torch.Tensor:
         return None if gradient.is_inference() else gradient._version
     if sharded.is_sharded(gradient):
-        with torch.no_grad():  # else it is another tensor, with a version of its own
+        with torch.no_grad():  # else it is another tensor, with its own version
             return gradient._version, gradient.to_local()._version  # FSDP2 adds to the part
     return gradient._version
 

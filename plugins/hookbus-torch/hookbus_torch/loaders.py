@@ -50,7 +50,7 @@ def _has_state(loader: Any) -> bool:
 def loader(iterable: Any) -> Loader | None:
     """Return how to restore the position of a DataLoader; None for any other iterable.
 
-    A loader with a generator of its own seeds its shuffle from that generator, another one
+    A loader with its own generator seeds its shuffle from that generator, another one
     from PyTorch's: once when the iteration begins, and once for the first batch. So do
     PyTorch's own samplers. Another sampler may draw at any time, and with workers it does
     so ahead of the steps. Without workers, this process makes the batches; the numbers that

@@ -1,4 +1,4 @@
-"""Links the processes of ``torch.distributed``, in a control group of its own."""
+"""Links the processes of ``torch.distributed``, in its own control group."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ of them reads the rest only. It gives the same batches as before if reading an i
 nothing on which later items depend. In this process, that is so for draws from the
 generators of the process: each item draws for itself. In workers, each of which has such
 generators of its own, a :class:`Watch` notes such draws. A data set that
-holds a generator of its own is never left out.
+holds its own generator is never left out.
 """
 
 from __future__ import annotations

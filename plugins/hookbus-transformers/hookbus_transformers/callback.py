@@ -21,7 +21,7 @@ _PREFIX = "eval_"
 
 
 class BusCallback(TrainerAdapter, TrainerCallback, ExportableState):
-    """Runs hooks of hookbus in a Trainer, which tells nobody of errors: use it as a block.
+    """Runs hooks of hookbus in a Trainer, as a block, to which errors of the Trainer come.
 
     ::
 
@@ -32,7 +32,7 @@ class BusCallback(TrainerAdapter, TrainerCallback, ExportableState):
 
     * ``loss``: that of the batches of one update, as the Trainer logs it;
     * ``learning_rate``: the rate with which the update was done;
-    * what the Trainer has logged last, under its names;
+    * the values that the Trainer has logged last, under its names;
     * ``model`` and ``optimizer`` with their parts, as in any PyTorch training.
 
     Checkpoints of the Trainer hold the states of hooks, in ``trainer_state.json``. The
@@ -194,7 +194,7 @@ class BusCallback(TrainerAdapter, TrainerCallback, ExportableState):
         self.end()
 
     def end(self) -> None:
-        """End the session of a run that has ended by itself.
+        """End the session of a run that has ended on its own.
 
         Raises:
             KeyboardInterrupt, SystemExit: a signal ended the training.

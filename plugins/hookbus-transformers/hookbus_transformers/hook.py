@@ -63,12 +63,12 @@ def from_callback(
 
     Args:
         callback: the callback, or its class.
-        args: what the callback gets as ``args``, like its ``logging_steps`` and
+        args: the argument ``args`` of the callback, like its ``logging_steps`` and
             ``metric_for_best_model``; by default the defaults of transformers.
         log: the names of the values to log.
-        parts: what else a Trainer gives to callbacks, if this one takes it: ``model``,
-            ``optimizer``, ``processing_class``, ``lr_scheduler``, ``train_dataloader`` or
-            ``eval_dataloader``.
+        parts: the other arguments of a Trainer for callbacks, if this one takes them:
+            ``model``, ``optimizer``, ``processing_class``, ``lr_scheduler``,
+            ``train_dataloader`` or ``eval_dataloader``.
 
     Raises:
         UsageError: the callback needs what only a Trainer has, or a part that is missing.

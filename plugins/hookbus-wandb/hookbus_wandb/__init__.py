@@ -1,4 +1,4 @@
-"""Sends the records of a run to Weights & Biases, through a process of its own."""
+"""Sends the records of a run to Weights & Biases, through a separate process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PROGRAM = Path(__file__).parents[1] / "hookbus_wandb_process" / "program.py"
 class WandbHook(Tracker):
     """Sends the records of a run to Weights & Biases, each value once.
 
-    wandb runs in a process of its own. In the one of the training it would replace
+    wandb runs in a separate process. In the process of the training it would replace
     ``sys.exit`` and ``sys.excepthook``, and wait for the network when Python ends.
 
     The run there has the same id, also when it is resumed. All that is sent is also in a

@@ -1,4 +1,4 @@
-"""Runs wandb in a process of its own, and logs the records that come from a pipe."""
+"""Runs wandb in a separate process, and logs the records that come from a pipe."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Board:
 
         Args:
             wanted: arguments of ``wandb.init``.
-            program: what identifies the program.
+            program: identifies the program.
             repeats: whether the training may repeat rows that are there, at other times.
         """
         import wandb

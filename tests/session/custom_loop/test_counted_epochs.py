@@ -93,7 +93,7 @@ def test_a_loop_that_goes_on_after_a_stop_leaves_the_block(own, goes_on):
     assert done[-1] == 2
     told = [line for line in lines if "goes on after the stop" in line["event"]]
     assert [(line["by"], line["hint"]) for line in told] == [
-        ("stop-at", "session.epochs(n) ends by itself")
+        ("stop-at", "session.epochs(n) ends on its own")
     ]
 
 
