@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import functools
 import re
 import shlex
 import subprocess
@@ -65,18 +66,13 @@ def folder(request) -> Path:
     return request.param
 
 
-@pytest.fixture(params=EVERY, ids=lambda folder: folder.name)
-def any_folder(request) -> Path:
-    """Return each distribution's folder in turn, those for libraries included."""
-    return request.param
-
-
 @pytest.fixture
 def setup(folder) -> configparser.ConfigParser:
     """Return the plugin's setup.cfg."""
     return read(folder / "setup.cfg")
 
 
+@functools.cache
 def read(path: Path) -> configparser.ConfigParser:
     """Read a setup.cfg."""
     parser = configparser.ConfigParser()
@@ -130,15 +126,16 @@ def test_the_extra_all_names_every_plugin():
 PYTHONS = ["3.11", "3.12", "3.13", "3.14"]
 
 
-@pytest.mark.parametrize("place", [ROOT, *EVERY], ids=lambda place: place.name)
-def test_the_classifiers_name_the_versions_of_python_that_are_tested(place):
+def test_the_classifiers_name_the_versions_of_python_that_are_tested():
     """They are those that the workflow runs the tests on, in every distribution."""
     workflow = yaml.safe_load((ROOT / ".github/workflows/tests.yml").read_text("utf-8"))
     assert workflow["jobs"]["tests"]["strategy"]["matrix"]["python"] == PYTHONS
-    text = read(place / "setup.cfg")["metadata"]["classifiers"]
-    assert (
-        re.findall(r"^Programming Language :: Python :: (3\.\d+)$", text, re.M) == PYTHONS
-    )
+    for place in (ROOT, *EVERY):
+        text = read(place / "setup.cfg")["metadata"]["classifiers"]
+        assert (
+            re.findall(r"^Programming Language :: Python :: (3\.\d+)$", text, re.M)
+            == PYTHONS
+        )
 
 
 def test_the_readme_names_the_versions_of_python_that_are_tested():
@@ -154,45 +151,48 @@ def test_every_folder_below_plugins_is_a_distribution():
     assert {path for path in folders if path.name != "__pycache__"} == set(EVERY)
 
 
-def test_a_plugin_has_all_parts(any_folder):
+def test_a_plugin_has_all_parts():
     """Metadata, build backend, description, licence and tests."""
-    for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
-        assert (any_folder / name).is_file(), name
-    assert list((any_folder / "tests").glob("test_*.py"))
+    for folder in EVERY:
+        for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
+            assert (folder / name).is_file(), name
+        assert list((folder / "tests").glob("test_*.py"))
 
 
-def test_a_plugin_is_under_the_licence_of_the_core(any_folder):
+def test_a_plugin_is_under_the_licence_of_the_core():
     """The licence's text is the same everywhere."""
-    assert (any_folder / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
+    for folder in EVERY:
+        assert (folder / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
 
 
-def test_every_package_of_a_plugin_has_types(any_folder):
+def test_every_package_of_a_plugin_has_types():
     """Type checkers read the types of packages that ship py.typed, and of no others."""
-    setup = read(any_folder / "setup.cfg")
-    assert "Typing :: Typed" in setup["metadata"]["classifiers"]
-    packages = packages_of(setup)
-    assert dict(setup["options.package_data"]).keys() >= set(packages)
-    for package in packages:
-        assert "py.typed" in setup["options.package_data"][package]
-        assert (any_folder / package / "py.typed").read_bytes() == b""
+    for folder in EVERY:
+        setup = read(folder / "setup.cfg")
+        assert "Typing :: Typed" in setup["metadata"]["classifiers"]
+        packages = packages_of(setup)
+        assert dict(setup["options.package_data"]).keys() >= set(packages)
+        for package in packages:
+            assert "py.typed" in setup["options.package_data"][package]
+            assert (folder / package / "py.typed").read_bytes() == b""
 
 
-@pytest.mark.parametrize("place", [ROOT, *EVERY], ids=lambda place: place.name)
-def test_an_editable_install_is_a_folder_on_the_path(place):
+def test_an_editable_install_is_a_folder_on_the_path():
     """With package_dir, setuptools writes a path. A finder would hide types."""
-    assert read(place / "setup.cfg")["options"]["package_dir"].split() == ["=."]
+    for place in (ROOT, *EVERY):
+        assert read(place / "setup.cfg")["options"]["package_dir"].split() == ["=."]
 
 
-@pytest.mark.parametrize("place", [ROOT, *EVERY], ids=lambda place: place.name)
-def test_pyproject_names_the_build_backend_only(place):
+def test_pyproject_names_the_build_backend_only():
     """All else is in setup.cfg, and the same backend builds every distribution."""
-    said = tomllib.loads((place / "pyproject.toml").read_text("utf-8"))
-    assert said == {
-        "build-system": {
-            "requires": ["setuptools>=77"],
-            "build-backend": "setuptools.build_meta",
+    for place in (ROOT, *EVERY):
+        said = tomllib.loads((place / "pyproject.toml").read_text("utf-8"))
+        assert said == {
+            "build-system": {
+                "requires": ["setuptools>=77"],
+                "build-backend": "setuptools.build_meta",
+            }
         }
-    }
 
 
 def test_all_plugins_are_described_in_one_shape(setup):
@@ -217,21 +217,22 @@ def test_all_plugins_are_described_in_one_shape(setup):
     assert rest == ["options.package_data", "options.entry_points"]
 
 
-def test_all_plugins_share_version_licence_and_python(any_folder):
+def test_all_plugins_share_version_licence_and_python():
     """The shared lines are alike in every setup.cfg, and in the core's."""
-    setup = read(any_folder / "setup.cfg")
-    model = read(FOLDERS[0] / "setup.cfg")
-    core = read(ROOT / "setup.cfg")
-    for section, keys in SHARED.items():
-        for key in keys:
-            assert setup[section][key] == model[section][key], key
-    for section, key in [
-        ("metadata", "version"),
-        ("metadata", "license"),
-        ("metadata", "author"),
-        ("options", "python_requires"),
-    ]:
-        assert setup[section][key] == core[section][key], key
+    for folder in EVERY:
+        setup = read(folder / "setup.cfg")
+        model = read(FOLDERS[0] / "setup.cfg")
+        core = read(ROOT / "setup.cfg")
+        for section, keys in SHARED.items():
+            for key in keys:
+                assert setup[section][key] == model[section][key], key
+        for section, key in [
+            ("metadata", "version"),
+            ("metadata", "license"),
+            ("metadata", "author"),
+            ("options", "python_requires"),
+        ]:
+            assert setup[section][key] == core[section][key], key
 
 
 REPOSITORY = "https://github.com/hookbus/hookbus"
@@ -239,20 +240,20 @@ SHORT = ("hookbus-certify", "hookbus-live")
 """Distributions that have an extra of their own, and are in ``hookbus[all]``."""
 
 
-@pytest.mark.parametrize("place", [ROOT, *EVERY], ids=lambda place: place.name)
-def test_the_metadata_lead_to_the_repository(place):
+def test_the_metadata_lead_to_the_repository():
     """Each address names this repository, and what lies there in a file or folder of it."""
-    metadata = read(place / "setup.cfg")["metadata"]
-    lines = metadata["project_urls"].strip().splitlines()
-    urls = dict(re.split(r"\s*=\s*", line) for line in lines)
-    assert list(urls) == ["Documentation", "Source", "Changelog", "Issues"]
-    assert urls["Source"] == REPOSITORY
-    assert urls["Issues"] == f"{REPOSITORY}/issues"
-    shown = urls["Documentation"].removeprefix(f"{REPOSITORY}/tree/main/")
-    assert shown == ("docs" if place == ROOT else f"plugins/{place.name}")
-    assert (ROOT / urls["Changelog"].removeprefix(f"{REPOSITORY}/blob/main/")).is_file()
-    own = "pluggy" if place == ROOT else place.name.removeprefix("hookbus-")
-    assert metadata["keywords"].split(", ")[-1] == own
+    for place in (ROOT, *EVERY):
+        metadata = read(place / "setup.cfg")["metadata"]
+        lines = metadata["project_urls"].strip().splitlines()
+        urls = dict(re.split(r"\s*=\s*", line) for line in lines)
+        assert list(urls) == ["Documentation", "Source", "Changelog", "Issues"]
+        assert urls["Source"] == REPOSITORY
+        assert urls["Issues"] == f"{REPOSITORY}/issues"
+        shown = urls["Documentation"].removeprefix(f"{REPOSITORY}/tree/main/")
+        assert shown == ("docs" if place == ROOT else f"plugins/{place.name}")
+        assert (ROOT / urls["Changelog"].removeprefix(f"{REPOSITORY}/blob/main/")).is_file()
+        own = "pluggy" if place == ROOT else place.name.removeprefix("hookbus-")
+        assert metadata["keywords"].split(", ")[-1] == own
 
 
 def test_the_whole_repository_names_one_address():
@@ -286,13 +287,13 @@ def test_every_distribution_has_an_extra_of_the_core():
     assert {f"hookbus-{name}" for name in extras} == {*left_out, *SHORT}
 
 
-@pytest.mark.parametrize("place", [ROOT, *EVERY], ids=lambda place: place.name)
-def test_all_distributions_are_released_together(place):
+def test_all_distributions_are_released_together():
     """They have one version, which CITATION.cff names."""
-    version = read(ROOT / "setup.cfg")["metadata"]["version"]
-    assert read(place / "setup.cfg")["metadata"]["version"] == version
-    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))
-    assert citation["version"] == version
+    for place in (ROOT, *EVERY):
+        version = read(ROOT / "setup.cfg")["metadata"]["version"]
+        assert read(place / "setup.cfg")["metadata"]["version"] == version
+        citation = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))
+        assert citation["version"] == version
 
 
 def test_names_follow_from_the_folder(folder, setup):
@@ -306,11 +307,12 @@ def test_names_follow_from_the_folder(folder, setup):
     assert packages_of(setup)[0] == module
 
 
-def test_every_package_of_a_plugin_is_shipped(any_folder):
+def test_every_package_of_a_plugin_is_shipped():
     """setup.cfg lists the packages in the folder, all and no other; a module is in one."""
-    found = {path.parent.name for path in any_folder.glob("*/__init__.py")}
-    assert set(packages_of(read(any_folder / "setup.cfg"))) == found
-    assert {path.name for path in any_folder.glob("*.py")} <= {"conftest.py"}
+    for folder in EVERY:
+        found = {path.parent.name for path in folder.glob("*/__init__.py")}
+        assert set(packages_of(read(folder / "setup.cfg"))) == found
+        assert {path.name for path in folder.glob("*.py")} <= {"conftest.py"}
 
 
 def test_entry_points_lead_to_modules_that_are_shipped(setup):
@@ -326,30 +328,32 @@ def test_entry_points_lead_to_modules_that_are_shipped(setup):
 ADAPTERS = {f"hookbus-{n}" for n in ("ignite", "keras", "lightning", "transformers")}
 
 
-def test_a_plugin_depends_on_the_core_and_on_no_other_plugin(any_folder):
+def test_a_plugin_depends_on_the_core_and_on_no_other_plugin():
     """Each can be installed alone; the core's next minor version may break it."""
-    setup = read(any_folder / "setup.cfg")
-    required = setup["options"]["install_requires"].split()
-    assert required[0] == "hookbus>=0.1,<0.2"
-    others = {re.split("[<>=]", n)[0] for n in required[1:] if n.startswith("hookbus")}
-    # An adapter packs states with the codec, and its trainer trains with a library.
-    also = {"hookbus-checkpoint-saver", "hookbus-torch"}
-    assert others <= (also if any_folder.name in ADAPTERS else set())
+    for folder in EVERY:
+        setup = read(folder / "setup.cfg")
+        required = setup["options"]["install_requires"].split()
+        assert required[0] == "hookbus>=0.1,<0.2"
+        others = {re.split("[<>=]", n)[0] for n in required[1:] if n.startswith("hookbus")}
+        # An adapter packs states with the codec, and its trainer trains with a library.
+        also = {"hookbus-checkpoint-saver", "hookbus-torch"}
+        assert others <= (also if folder.name in ADAPTERS else set())
 
 
-def test_a_plugin_imports_no_other_plugin(any_folder):
+def test_a_plugin_imports_no_other_plugin():
     """Nor does its code; and of the core it takes public names only."""
-    own = {path.stem for path in any_folder.glob("*") if path.name.startswith("hookbus")}
-    for path in any_folder.glob("**/*.py"):
-        if "tests" in path.parts:
-            continue
-        text = path.read_text("utf-8")
-        imported = set(
-            re.findall(r"^\s*(?:from|import) (hookbus[\w.]*)", text, re.MULTILINE)
-        )
-        others = {name for name in imported if name.partition(".")[0] not in own}
-        topics = ("backend", "errors", "evaluating", "tracking", "validation")
-        assert others <= {"hookbus", *(f"hookbus.{n}" for n in topics)}, path.name
+    for folder in EVERY:
+        own = {path.stem for path in folder.glob("*") if path.name.startswith("hookbus")}
+        for path in folder.glob("**/*.py"):
+            if "tests" in path.parts:
+                continue
+            text = path.read_text("utf-8")
+            imported = set(
+                re.findall(r"^\s*(?:from|import) (hookbus[\w.]*)", text, re.MULTILINE)
+            )
+            others = {name for name in imported if name.partition(".")[0] not in own}
+            topics = ("backend", "errors", "evaluating", "tracking", "validation")
+            assert others <= {"hookbus", *(f"hookbus.{n}" for n in topics)}, path.name
 
 
 def test_a_plugin_requires_what_it_imports(folder, setup):

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import contextlib
 import doctest
+import functools
 import io
 import os
 import re
@@ -81,6 +82,7 @@ class Block:
         return [(p.partition("\n")[0], p.partition("\n")[2]) for p in parts]
 
 
+@functools.cache
 def blocks_of(page: Path) -> list[Block]:
     """Return a page's fenced blocks."""
     found = []
