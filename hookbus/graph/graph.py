@@ -160,7 +160,11 @@ class Graph(NodeTable):
 
     @property
     def reported(self) -> Node | None:
-        """The node with all numbers of a step; in a graph, that of :attr:`metrics`."""
+        """The node with all numbers of a step; in a graph, that of :attr:`metrics`.
+
+        In a custom loop its value also has all other numbers that the step reports.
+        Functions that the step reports are not called for it.
+        """
         return self.metrics
 
     @property
@@ -279,7 +283,9 @@ class Graph(NodeTable):
 
         Args:
             fn: the function; each parameter names the node it reads. A parameter that names
-                no node keeps its default; ``xp`` gets the backend's array namespace.
+                no node keeps its default; ``xp`` gets the backend's array namespace. An op
+                that draws from a global random generator draws whenever a hook fetches it:
+                give it a generator of its own to keep training independent of hooks.
             name: the node's name, by default the function's.
             reads: parameter to node, for parameters whose name is not that of the node.
             outputs: names of several results; *fn* then returns a dict with these keys,

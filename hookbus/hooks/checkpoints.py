@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 
 class CheckpointSaverListener:
-    """Called by checkpoint-saver before and after each save. Every method is optional."""
+    """Called by checkpoint-saver before and after each save. Every method is optional.
+
+    Listeners are passed to ``CheckpointSaverHook(listeners=[...])``.
+    """
 
     def begin(self) -> None:
         """Called in the saver's own ``begin``."""
