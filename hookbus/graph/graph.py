@@ -68,6 +68,8 @@ class Graph(NodeTable):
     Attributes:
         backend: the class of the sessions that run the graph, or where to import it, as
             ``MODULE:CLASS``. It is called with the graph.
+        summary: declares values that viewers like TensorBoard show. It has the methods
+            ``scalar``, ``histogram``, ``image`` and ``text``, which take a name and a node.
     """
 
     backend: str | Callable[[Any], Any] = "hookbus.backend.embedded:EmbeddedSession"
@@ -83,7 +85,10 @@ class Graph(NodeTable):
 
     @property
     def takes_reports(self) -> bool:
-        """Whether a custom loop computes the steps and reports the values of nodes."""
+        """Whether a custom loop computes the steps and reports the values of nodes.
+
+        Hooks that work in another way in a custom loop read this in ``begin``.
+        """
         return False
 
     @property
