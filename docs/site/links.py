@@ -10,6 +10,7 @@ import re
 from pathlib import Path
 
 from mkdocs.structure.files import File
+from pymdownx.slugs import slugify
 
 ROOT = Path(__file__).parents[2]
 OUTSIDE = {
@@ -23,6 +24,11 @@ OUTSIDE = {
 BRANCH = "main"
 _FENCE = re.compile(r"^(```.*?^```)$", re.MULTILINE | re.DOTALL)
 _TARGET = re.compile(r"(?<=\]\()([^()\s]+)(?=\))")
+
+
+def on_config(config):
+    """Give headings the anchors that they have in the repository."""
+    config.mdx_configs["toc"]["slugify"] = slugify(case="lower")
 
 
 def on_files(files, *, config):

@@ -97,7 +97,7 @@ def test_a_page_has_its_text_without_scripts(site: dict[str, Page], source: Path
 def test_a_page_has_the_form_of_its_source(site: dict[str, Page], source: Path) -> None:
     """Lists, tables and blocks are those that the repository shows.
 
-    The dialects of Markdown differ: here a list right behind a paragraph would be text.
+    The dialects of Markdown differ: here a list right after a paragraph would be text.
     """
     expected = Counter(tags(MarkdownIt().enable("table").parse(source.read_text("utf-8"))))
     found = Counter(site[address(source)].tags)
