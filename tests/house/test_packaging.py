@@ -36,6 +36,7 @@ TOP_LEVEL = {
     "docs",
     "examples",
     "hookbus",
+    "mkdocs.yml",
     "plugins",
     "pyproject.toml",
     "setup.cfg",
