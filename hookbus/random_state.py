@@ -202,7 +202,8 @@ def undisturbed(
     NumPy's and those of libraries with a plugin) and the positions of a session's inputs.
     So an evaluation in the middle of training may draw numbers and pull values without any
     effect on it. An input is restored as after a kill: its function is called
-    again, and values are skipped or its iterator gets its position.
+    again, and values are skipped or its iterator gets its position. Variables, and
+    generators that the program has created itself, are not restored.
 
     Args:
         session: the backend session whose inputs are restored, as hooks have it, or a

@@ -170,7 +170,8 @@ def best_checkpoint(
         mode: whether the lowest value, ``min``, or the highest, ``max``, is the best.
 
     Raises:
-        UsageError: no checkpoint has a value of this name, or there is no such mode.
+        UsageError: no checkpoint has a value of this name, with a list of the others; or
+            there is no such mode.
         CheckpointError: there is no checkpoint, or the directory cannot be read.
 
     >>> best_checkpoint("no/such/directory", "val/loss")

@@ -58,7 +58,9 @@ class Estimator:
     """Trains, evaluates and predicts with a model that a function builds.
 
     Each call builds a new graph and opens a new session; only the files in *model_dir*
-    last.
+    last. :meth:`train` switches on checkpoint-saver, summary-saver, step-counter,
+    logging-tensor and nan-tensor; :meth:`evaluate` switches on summary-saver. Flags take
+    precedence.
 
     Args:
         model_fn: adds ops to the graph of the nodes that it gets, and returns an

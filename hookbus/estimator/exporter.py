@@ -116,7 +116,8 @@ def loss_smaller(best: Mapping[str, Any], current: Mapping[str, Any]) -> bool:
 class BestExporter:
     """Keeps copies of the checkpoints that were the best so far.
 
-    The metrics of the best one lie beside the copies, for a training run that resumes.
+    The metrics of the best one are in ``best.json`` next to the copies, for a training run
+    that resumes.
 
     Args:
         name: the folder below ``export``.

@@ -24,6 +24,11 @@ NodeOrName: TypeAlias = Node | str
 class ModeKeys:
     """The values of a model_fn's argument ``mode``.
 
+    Attributes:
+        TRAIN: ``train``.
+        EVAL: ``eval``.
+        PREDICT: ``infer``.
+
     >>> ModeKeys.TRAIN, ModeKeys.EVAL, ModeKeys.PREDICT
     ('train', 'eval', 'infer')
     """
@@ -54,9 +59,10 @@ class EstimatorSpec:
 
     Args:
         mode: one of :class:`ModeKeys`.
-        predictions: a node, or a dict key to node, with one row for each example.
-        loss: a node with one number.
-        train_op: the train op.
+        predictions: a node, or a dict key to node, with one row for each example; needed to
+            predict.
+        loss: a node with one number; needed to train and to evaluate.
+        train_op: the train op; needed to train.
         eval_metric_ops: name to metric, from :mod:`hookbus.metrics`, or to a pair (value,
             update) of nodes: the update runs with each batch, the value is read at the end.
         export_outputs: for exporters; hookbus itself does not use it.

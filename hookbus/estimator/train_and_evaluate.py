@@ -124,7 +124,9 @@ def train_and_evaluate(
     """Train, and evaluate checkpoints as they are saved; the last one always.
 
     An evaluation has no effect on the training. The hooks of the training receive its
-    metrics as the event ``evaluated``, so early stopping can use them.
+    metrics as the event ``evaluated``, so early stopping can use them. A run that continues
+    after an interruption evaluates its first checkpoint again, because that was saved
+    before the hooks got the metrics.
 
     Args:
         estimator: the model, and the directory of its checkpoints.

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 class CheckpointSaverListener:
     """Called by checkpoint-saver before and after each save. Every method is optional.
 
+    Listeners are passed to ``CheckpointSaverHook(listeners=[...])``.
+
     >>> class CopyListener(CheckpointSaverListener):
     ...     def after_save(self, session, global_step_value):
     ...         print("saved", global_step_value)

@@ -55,8 +55,9 @@ hookspec: pluggy.HookspecMarker = pluggy.HookspecMarker(PROJECT)
 hookimpl: pluggy.HookimplMarker = pluggy.HookimplMarker(PROJECT)
 """Marks a method or function as an implementation of the event of its name.
 
-Takes pluggy's options ``tryfirst``, ``trylast``, ``wrapper``, ``optionalhook`` and
-``specname``.
+Every function of a module plugin needs it, and every method of a hook except the six of
+:class:`SessionRunHook`. Takes pluggy's options ``tryfirst``, ``trylast``, ``wrapper``,
+``optionalhook`` and ``specname``.
 """
 
 LIFECYCLE = (

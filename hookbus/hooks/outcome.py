@@ -35,7 +35,8 @@ class Outcome:
     Attributes:
         kind: ``completed`` (the caller left the loop), ``stopped`` (a hook asked for it),
             ``end_of_input``, ``interrupted``, ``preempted`` or ``failed``.
-        who: the plugin that stopped or failed it, or ``caller``.
+        who: the plugin that stopped or failed it, ``op 'NAME'``, ``input``, a signal like
+            ``SIGTERM``, or ``caller``.
         why: the reason, in words.
         label: a word for programs that the plugin gave with the reason; None without one.
         step: the global step at the end.
@@ -88,6 +89,12 @@ SWALLOWED = (*END_OF_INPUT, SessionInterruptedError, SessionStoppedError)
 @attrs.frozen
 class StopReason:
     """A request of a plugin, the caller or a signal to end the session.
+
+    Attributes:
+        who: the plugin or signal that asked for it, or ``coordinator``.
+        why: the reason, in words.
+        kind: the kind of the :class:`Outcome` to come.
+        label: its label.
 
     >>> StopReason("early-stopping", "loss did not improve").kind
     'stopped'

@@ -151,6 +151,8 @@ def _missing(session: Session, ready: Node | str | None) -> str | None:
 class SessionCreator(Protocol):
     """Creates backend sessions for one graph, a new one after each preemption.
 
+    Between its two methods the session restores a checkpoint.
+
     Attributes:
         graph: the graph that the sessions run.
         scaffold: initializes them.
@@ -212,7 +214,8 @@ class ChiefSessionCreator(_GraphSessionCreator):
     Args:
         graph: the graph to run.
         scaffold: initializes the session.
-        checkpoint_dir: where to restore from, if it contains a checkpoint.
+        checkpoint_dir: where to restore from, if it contains a checkpoint. The session also
+            saves into it, if a hook in ``hooks`` enables saving.
         checkpoint_filename_with_path: one checkpoint to restore instead, a directory like
             ``runs/digits/ckpt-120``.
         backend: creates a backend session of a graph; by default the one that the graph

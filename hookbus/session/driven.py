@@ -111,7 +111,8 @@ class DrivenSession(TrainerEvents):
     each step :meth:`before_step` and :meth:`after_step`, and once :meth:`end` or
     :meth:`failed`. Hooks get the calls of a :class:`MonitoredSession`, in its order. Used
     as a block, the session calls :meth:`end` or :meth:`failed` itself. Treat an error that
-    a method raises like one of the loop: pass it to :meth:`failed`.
+    a method raises like one of the loop: pass it to :meth:`failed`. A session that the loop
+    drops ends as failed.
 
     The loop alone decides about recovery. After a failed step it either goes on with a new
     backend session (:meth:`created` again), leaves the step out (:meth:`cancel_step`), or

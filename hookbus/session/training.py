@@ -29,6 +29,8 @@ from hookbus.validation import expanded
 class SingularMonitoredSession(MonitoredSession):
     """A monitored session for one process, whose caller sees errors of the backend.
 
+    Its :meth:`should_stop` raises an error that a thread has reported.
+
     Args:
         graph: the graph to run; without one the session serves a custom loop.
         hooks: hook objects, called after all plugins, in this order.

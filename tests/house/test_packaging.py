@@ -37,6 +37,7 @@ TOP_LEVEL = {
     "docs",
     "examples",
     "hookbus",
+    "mkdocs.yml",
     "plugins",
     "pyproject.toml",
     "setup.cfg",
