@@ -195,10 +195,17 @@ def test_links_lead_somewhere(page):
         assert not anchor or anchor in headings(target), f"{page}: {link}"
 
 
-def test_every_page_can_be_reached(root, pages):
-    """Each page of the documentation is linked from its index."""
-    index = root / "docs" / "index.md"
+def linked_from(index):
+    """Return the pages that an index links, and those of each index that it links."""
     reached = {(index.parent / link.partition("#")[0]).resolve() for link in links(index)}
+    below = [page for page in reached if page.name == index.name and page != index]
+    return reached.union(*map(linked_from, below))
+
+
+def test_every_page_can_be_reached(root, pages):
+    """Each page of the documentation is linked from its index, or from a folder's index."""
+    index = root / "docs" / "index.md"
+    reached = linked_from(index)
     told = {page for page in pages if page.parent.is_relative_to(root / "docs")}
     assert told == {index} | {
         page for page in reached if page.is_relative_to(root / "docs")
