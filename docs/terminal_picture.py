@@ -86,7 +86,7 @@ def drawn(picture: Picture) -> str:
 
 
 def run(command: str, folder: str) -> bytes:
-    """Run a command in a folder; return its output on a terminal, with ``~`` for the folder."""
+    """Run a command in a folder; return its output, with ``~`` for the folder."""
     primary, secondary = pty.openpty()
     fcntl.ioctl(secondary, termios.TIOCSWINSZ, struct.pack("HHHH", LINES, COLUMNS, 0, 0))
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
