@@ -1,12 +1,13 @@
 """Rehearses a release: builds, uploads to an index on this machine, installs from there.
 
-    python .ci/rehearsal.py [--torch] [FOLDER]
+    python .ci/rehearsal.py [--torch] [--built] [FOLDER]
 
 Every distribution is built from the files that git tracks: first the sdist, then the wheel
-from the sdist. Half of them are uploaded twice, as when an upload fails and is repeated. A
+from the sdist. They are uploaded in two parts, as when an upload fails and is repeated. A
 new environment then installs ``hookbus[all]`` from the index, and everything else from
 where pip usually finds it. There, the demo runs, and with ``--torch`` also the first script
-of the README. All is written to FOLDER, by default a temporary one.
+of the README. All is written to FOLDER, by default a temporary one. With ``--built``, the
+files are those that an earlier rehearsal has built there.
 """
 
 from __future__ import annotations
@@ -91,7 +92,8 @@ def index(packages: Path) -> Iterator[str]:
         str(port),
     ]
     command += ["-a", ".", "-P", ".", "--disable-fallback", "--server", "wsgiref"]
-    server = subprocess.Popen([*command, "--log-stream", "none", str(packages)])
+    command += ["--log-stream", "none", str(packages)]
+    server = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     url = f"http://127.0.0.1:{port}/"
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
@@ -107,9 +109,9 @@ def index(packages: Path) -> Iterator[str]:
 
 
 def upload(files: list[Path], url: str) -> None:
-    """Upload files with twine, which leaves out those that the index has."""
+    """Upload files with twine, which fails if the index has one of them."""
     command = [sys.executable, "-m", "twine", "upload", "--non-interactive"]
-    command += ["--skip-existing", "--disable-progress-bar", "--repository-url", url]
+    command += ["--disable-progress-bar", "--repository-url", url]
     run(*command, *files, TWINE_USERNAME="anyone", TWINE_PASSWORD="any")
 
 
@@ -144,6 +146,7 @@ def main() -> None:
     """Rehearse, and print each stage with its time."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--torch", action="store_true")
+    parser.add_argument("--built", action="store_true")
     parser.add_argument("folder", nargs="?", type=Path)
     options = parser.parse_args()
     start = time.monotonic()
@@ -154,18 +157,22 @@ def main() -> None:
     with contextlib.ExitStack() as stack:
         made = options.folder or stack.enter_context(tempfile.TemporaryDirectory())
         folder = Path(made).resolve()
-        sources = copied(folder / "source")
-        files = build(sources, folder / "dist")
-        note(f"built {len(files)} files of {len(sources)} distributions")
+        if options.built:
+            files = sorted((folder / "dist").iterdir())
+        else:
+            sources = copied(folder / "source")
+            files = build(sources, folder / "dist")
+            note(f"built {len(files)} files of {len(sources)} distributions")
         run(sys.executable, "-m", "twine", "check", "--strict", *files)
         url = stack.enter_context(index(folder / "index"))
         upload(files[: len(files) // 2], url)
         note(f"uploaded {len(files) // 2} files, as an upload that fails halfway does")
-        upload(files, url)
+        there = {path.name for path in (folder / "index").iterdir()}
+        upload([path for path in files if path.name not in there], url)
         kept = {path.name for path in (folder / "index").iterdir()}
         if kept != {path.name for path in files}:
             sys.exit(f"the index lacks {sorted({p.name for p in files} - kept)}")
-        note(f"uploaded all again; the index has {len(kept)} files, each once")
+        note(f"uploaded the rest; the index has {len(kept)} files")
         version = settings_of(ROOT / "setup.cfg")["metadata"]["version"]
         extras = "all,torch" if options.torch else "all"
         wanted = f"hookbus[{extras}]=={version}"
