@@ -128,7 +128,11 @@ def alias_docs(stub: Path) -> Iterator[tuple[str, str]]:
         source = ROOT.parent / f"{node.module.replace('.', '/')}.py"
         body = ast.parse(source.read_text("utf-8")).body
         for made, below in itertools.pairwise(body):
-            is_alias = isinstance(made, ast.AnnAssign) and ast.unparse(made.target)
+            is_alias = (
+                isinstance(made, ast.AnnAssign)
+                and ast.unparse(made.annotation) == "TypeAlias"
+                and ast.unparse(made.target)
+            )
             if is_alias == node.names[0].name and isinstance(below, ast.Expr):
                 yield is_alias, ast.literal_eval(below.value)
 

@@ -31,6 +31,7 @@ TOP_LEVEL = {
     "CITATION.cff",
     "CONTRIBUTING.md",
     "LICENSE",
+    "MANIFEST.in",
     "README.md",
     "SECURITY.md",
     "benchmarks",
@@ -182,6 +183,12 @@ def test_every_package_of_a_plugin_has_types(any_folder):
 def test_an_editable_install_is_a_folder_on_the_path(place):
     """With package_dir, setuptools writes a path. A finder would hide types."""
     assert read(place / "setup.cfg")["options"]["package_dir"].split() == ["=."]
+
+
+@pytest.mark.parametrize("place", [ROOT, *EVERY], ids=lambda place: place.name)
+def test_an_sdist_leaves_the_tests_out(place):
+    """They need those of the whole repository; setuptools would pack a part of them."""
+    assert (place / "MANIFEST.in").read_text("utf-8") == "prune tests\n"
 
 
 @pytest.mark.parametrize("place", [ROOT, *EVERY], ids=lambda place: place.name)

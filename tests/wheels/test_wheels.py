@@ -222,12 +222,13 @@ def tops(wheel: zipfile.ZipFile) -> set[str]:
     return {name for name in found if not name.endswith(".dist-info")}
 
 
-def test_the_wheel_of_a_plugin_holds_its_modules_only(plugin, wheelhouse):
-    """No tests, no README, no strays: the modules that setup.cfg lists, and the licence."""
-    options = setup_of(ROOT / "plugins" / f"hookbus-{plugin}")["options"]
-    modules = {f"{module}.py" for module in options.get("py_modules", "").split()}
+def test_the_wheel_of_a_plugin_holds_its_packages_only(plugin, wheelhouse):
+    """No tests, no README, no strays: the packages in setup.cfg, and the licence."""
+    packages = setup_of(ROOT / "plugins" / f"hookbus-{plugin}")["options"]["packages"]
     wheel = wheel_of(f"hookbus-{plugin}", wheelhouse)
-    assert tops(wheel) == modules | {*options.get("packages", "").split()}
+    assert tops(wheel) == {*packages.split()}
+    typed = {f"{package}/py.typed" for package in packages.split()}
+    assert typed <= {*wheel.namelist()}
     assert any(name.endswith("/LICENSE") for name in wheel.namelist())
 
 
