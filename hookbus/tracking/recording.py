@@ -249,7 +249,9 @@ class RecordingHook(SessionRunHook):
 def _numbers_in(values: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
     """Yield the numbers in values, also in dicts of them, each with its name."""
     for key, value in values.items():
-        if isinstance(value, Mapping):  # of a pattern, with the names that it matches
+        if type(value) is float:  # what most programs report; the other questions take time
+            yield key, value
+        elif isinstance(value, Mapping):  # of a pattern, with the names that it matches
             yield from _numbers_in(value)
         elif (number := number_in(value)) is not None:
             yield key, number

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -51,7 +51,9 @@ class Record:
         Those of an evaluation begin with its name, or with ``eval/``. Records of other
         kinds than metrics and evaluations have none.
         """
-        if self.kind not in ("metrics", "evaluation"):
+        if self.kind == "metrics":
+            return dict(self.values)
+        if self.kind != "evaluation":
             return {}
         return {self.key(name): value for name, value in self.values.items()}
 
@@ -60,6 +62,13 @@ class Record:
         if self.kind == "evaluation":
             return f"{self.evaluation or 'eval'}/{name}"
         return name if self.kind == "metrics" else f"{self.kind}:{name}"
+
+    @property
+    def keys(self) -> Collection[str]:
+        """The :meth:`key` of each value."""
+        if self.kind == "metrics":
+            return self.values.keys()
+        return [*map(self.key, self.values)]
 
     def to_json(self) -> str:
         """Return it as one line of JSON; a number may be ``NaN`` or ``Infinity``."""
