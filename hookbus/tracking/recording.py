@@ -32,7 +32,8 @@ class RecordingHook(SessionRunHook):
     """Base of hooks that write or send the records of a run.
 
     It takes the numbers of a step in the first run and then periodically, the values that
-    other hooks emit as ``measured``, evaluations, hyperparameters, checkpoints and the end.
+    other hooks emit as ``measured``, evaluations, hyperparameters, the files that other
+    hooks have written, checkpoints and the end.
     A subclass overrides :meth:`start`, :meth:`take` and :meth:`stop`.
 
     A resumed training repeats the steps behind its checkpoint. Their values are taken once,
@@ -165,6 +166,11 @@ class RecordingHook(SessionRunHook):
     def measured(self, values: Mapping[str, float], global_step: int) -> None:
         """Take what another hook has measured."""
         self._take("metrics", global_step, dict(_numbers_in(values)))
+
+    @hookimpl
+    def file_written(self, path: Path, global_step: int) -> None:
+        """Take the place of a file that another hook has written."""
+        self._take("artifact", global_step, {path.name: str(path.absolute())})
 
     @hookimpl
     def evaluated(

@@ -11,7 +11,14 @@ from typing import Any, Literal, TypeAlias
 import attrs
 
 RecordKind: TypeAlias = Literal[
-    "program", "params", "metrics", "evaluation", "checkpoint", "rollback", "outcome"
+    "program",
+    "params",
+    "metrics",
+    "evaluation",
+    "artifact",
+    "checkpoint",
+    "rollback",
+    "outcome",
 ]
 """The kinds of records."""
 
@@ -23,7 +30,8 @@ class Record:
     Attributes:
         kind: ``program`` (as :attr:`RunInfo.program`), ``params`` (hyperparameters),
             ``metrics`` (numbers of a step), ``evaluation``
-            (those of an evaluation), ``checkpoint`` (its ``path``), ``rollback`` (the
+            (those of an evaluation), ``artifact`` (the path of a file, under the name of
+            the file), ``checkpoint`` (its ``path``), ``rollback`` (the
             training goes on from *step*) or ``outcome`` (``kind``, ``who`` and ``why``).
         step: the global step.
         values: plain values by name; numbers in records of metrics and evaluations.

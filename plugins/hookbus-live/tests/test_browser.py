@@ -241,12 +241,15 @@ def lines_drawn(driver) -> int:
         const lines = document.querySelector("figure canvas.lines");
         if (!lines?.width || !lines.isConnected) return 0;
         const { width, height } = lines;
-        const pen = Object.assign(document.createElement("canvas"), { width, height }).getContext("2d");
+        const copy = Object.assign(document.createElement("canvas"), { width, height });
+        const pen = copy.getContext("2d");
         pen.drawImage(lines, 0, 0);
         const { data } = pen.getImageData(0, 0, width, height);
-        const near = (wanted, at) => data[at + 3] > 90 && wanted.every((part, n) => Math.abs(part - data[at + n]) < 8);
+        const near = (wanted, at) => data[at + 3] > 90
+          && wanted.every((part, n) => Math.abs(part - data[at + n]) < 8);
         return [...document.querySelectorAll("#run-list .swatch")].filter((swatch) => {
-          const wanted = getComputedStyle(swatch).backgroundColor.match(/\\d+/g).map(Number);
+          const { backgroundColor } = getComputedStyle(swatch);
+          const wanted = backgroundColor.match(/\\d+/g).map(Number);
           for (let at = 0; at < data.length; at += 4) if (near(wanted, at)) return true;
           return false;
         }).length;
@@ -274,7 +277,9 @@ def test_many_lines_are_drawn_where_they_are_seen(driver):
         until(lambda: lines_drawn(driver) == 7)
         click(driver, "#log")
         until(lambda: "and 6 more" in label(driver) and lines_drawn(driver) == 7)
-        driver.execute_script("document.querySelector('figure:last-of-type').scrollIntoView()")
+        driver.execute_script(
+            "document.querySelector('figure:last-of-type').scrollIntoView()"
+        )
         last = "return document.querySelector('figure:last-of-type .uplot') !== null"
         until(lambda: driver.execute_script(last))
 
