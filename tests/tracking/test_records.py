@@ -138,7 +138,7 @@ def test_what_other_hooks_tell_is_taken() -> None:
 
 
 class Writing(SessionRunHook):
-    """Writes two files behind the second step, and announces them."""
+    """Writes two files after the second step, and announces them."""
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
         step = run_values.global_step

@@ -235,7 +235,7 @@ def test_trainings_are_compared(driver):
 
 
 def lines_drawn(driver) -> int:
-    """Return how many trainings have a line of their colour in the first chart."""
+    """Return the number of runs that have a line of their colour in the first chart."""
     return driver.execute_script(
         """
         const lines = document.querySelector("figure canvas.lines");

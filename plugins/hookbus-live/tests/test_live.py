@@ -184,8 +184,8 @@ def test_the_loop_of_a_trainer_does_what_the_page_asks(saves):
         assert SAVED[saves] in answer(action="save")
         assert len(saved) == saves
         assert driven.stop is None
-        assert "set behind step" in answer(action="assign", name="model.lr", value=0.25)
-        assert "stopping behind step" in answer(action="stop", why="enough")
+        assert "set after step" in answer(action="assign", name="model.lr", value=0.25)
+        assert "stopping after step" in answer(action="stop", why="enough")
         assert model["lr"] == 0.25
         assert (driven.stop.who, driven.stop.why) == (
             "live",

@@ -95,7 +95,7 @@ class LRFinderHook(SessionRunHook):
 
     @hookbus.hookimpl
     def before_training(self, session: Session) -> None:
-        """Tell of the picture of a graph's test, now that all hooks have started."""
+        """Announce the picture of a graph's test, now that all hooks have started."""
         self._announce(session)
 
     def before_run(self) -> SessionRunArgs | None:

@@ -119,7 +119,7 @@ def test_it_finds_what_a_loop_by_hand_finds(tmp_path, capsys):
 
 @attrs.define(eq=False)
 class Files(RecordingHook):
-    """Keeps the files that other hooks announce, as a tracker does."""
+    """Keeps the files that other hooks announce, like a tracker."""
 
     found: list[tuple[int, dict[str, str]]] = attrs.field(factory=list, init=False)
 

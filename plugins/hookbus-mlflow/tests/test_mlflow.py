@@ -239,7 +239,7 @@ def test_a_value_that_mlflow_refuses_is_left_out(uri, experiment, lines):
 
 
 class Draws(SessionRunHook):
-    """Writes a picture behind the second step, and announces it; the next one is away."""
+    """Writes a picture after the second step, and announces it; the next one is away."""
 
     @hookimpl
     def after_run(self, run_context, run_values):

@@ -105,7 +105,7 @@ def test_hyperparameters_and_the_program_are_the_config():
 
 
 class Draws(SessionRunHook):
-    """Writes a picture behind the first step, and announces it."""
+    """Writes a picture after the first step, and announces it."""
 
     def after_run(self, run_context, run_values):
         if run_values.global_step == 1:
