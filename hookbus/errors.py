@@ -79,6 +79,18 @@ class UsageError(HookbusError, ValueError):
     """Arguments, flags or settings are invalid, incomplete or contradict each other."""
 
 
+class NotInstalledError(UsageError, ImportError):
+    """A name or a command belongs to a distribution that is not installed."""
+
+
+def not_installed(what: str, distribution: str) -> NotInstalledError:
+    """Return the error for a name or a command of a distribution that is missing."""
+    return NotInstalledError(
+        f"{what} is part of {distribution}, which is not installed: "
+        f"pip install {distribution}"
+    )
+
+
 class PluginError(HookbusError, RuntimeError):
     """A plugin that is on cannot be loaded, or its hooks do not fit the bus."""
 

@@ -8,49 +8,55 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from hookbus.backend.protocol import Session
-from hookbus.bus.registry import Registration
-from hookbus.checkpoint.reader import NewestIn, latest_checkpoint, variables_at
+from hookbus import (
+    CallSession,
+    CheckpointError,
+    CheckpointSaverListener,
+    ChiefSessionCreator,
+    Graph,
+    ImpliedPlugin,
+    NewestIn,
+    Node,
+    Scaffold,
+    Session,
+    UsageError,
+    WorkerSessionCreator,
+    latest_checkpoint,
+    load_variables,
+    log,
+    resumes,
+)
 from hookbus.errors import (
     ArgumentTypeError,
-    CheckpointError,
     SessionInterruptedError,
     UnknownNodeError,
-    UsageError,
     did_you_mean,
 )
-from hookbus.estimator.hooks import (
+from hookbus.evaluating import undisturbed
+from hookbus.validation import as_hooks, check_directory, check_name, check_number
+from hookbus_estimator.hooks import (
     EvaluateMetricsHook,
     KeepInputPositionHook,
     StopTrainingHook,
-    core_hooks,
+    own_hooks,
 )
-from hookbus.estimator.model_fn import (
+from hookbus_estimator.metrics import mean
+from hookbus_estimator.model_fn import (
     EstimatorSpec,
     ModeKeys,
     ModelFn,
     check_ends,
+    check_listeners,
     number_of,
 )
-from hookbus.estimator.plugins import training_plugins
-from hookbus.estimator.predictions import (
+from hookbus_estimator.plugins import evaluation_plugins, training_plugins
+from hookbus_estimator.predictions import (
     choose_predictions,
     each_prediction,
     rows_of,
     whole_batch,
 )
-from hookbus.estimator.run_config import RunConfig, with_directory
-from hookbus.graph.graph import Graph
-from hookbus.graph.node import Node
-from hookbus.hooks.checkpoints import CheckpointSaverListener, check_listeners
-from hookbus.hooks.outcome import resumes
-from hookbus.lifecycle.creators import ChiefSessionCreator, WorkerSessionCreator, warm
-from hookbus.logs import log
-from hookbus.metrics import mean
-from hookbus.plugin.roster import ImpliedPlugin, as_hooks
-from hookbus.random_state import undisturbed
-from hookbus.slim.session import CallSession, evaluation_plugins
-from hookbus.validation import check_directory, check_name, check_number, check_params
+from hookbus_estimator.run_config import RunConfig, with_directory
 
 
 class Estimator:
@@ -93,7 +99,7 @@ class Estimator:
             raise ArgumentTypeError(f"graph must be a class of graphs, given: {graph!r}")
         self._model, self._warm_start_from = ModelFn(model_fn, graph), warm_start_from
         self._config = with_directory(config or RunConfig(), model_dir)
-        self._params = dict(copy.deepcopy(check_params(params)))
+        self._params = copy.deepcopy(_checked(params))
 
     @property
     def model_dir(self) -> str:
@@ -176,10 +182,10 @@ class Estimator:
             self._creator(graph, spec),
             "train",
             hooks={"hooks": given, "training_hooks": spec.training_hooks},
-            first={"training_chief_hooks": first},
-            automatic=training_plugins(spec, config, directory, listeners, every),
-            core=core_hooks("Estimator.train()", stop_hook, spec),
-            worker=not config.is_chief,
+            first_hooks={"training_chief_hooks": first},
+            plugins=training_plugins(spec, config, directory, listeners, every),
+            own_hooks=own_hooks("Estimator.train()", stop_hook, spec),
+            is_chief=config.is_chief,
             exit_on_signal=config.exit_on_signal,
         )
         loss, fetches = None, [spec.train_op, spec.loss]
@@ -221,8 +227,8 @@ class Estimator:
         check_number("steps", steps)
         check_name("name", name)
         path = self._path("evaluate", checkpoint_path)
-        automatic = evaluation_plugins(Path(self.model_dir))
-        metrics = self.evaluate_at(path, input_fn, steps, hooks, name, automatic)
+        plugins = evaluation_plugins(self.model_dir)
+        metrics = self.evaluate_at(path, input_fn, steps, hooks, name, plugins)
         if metrics.cut_short:
             raise SessionInterruptedError(
                 f"a signal ended evaluate() after {metrics.done} batches; there is no "
@@ -237,12 +243,12 @@ class Estimator:
         steps: int | None,
         hooks: Iterable[Any] | None,
         name: str | None,
-        automatic: Sequence[ImpliedPlugin] = (),
+        plugins: Sequence[ImpliedPlugin] = (),
         around: Callable[[Session], AbstractContextManager[Any]] = nullcontext,
     ) -> EvaluateMetricsHook:
         """Evaluate a checkpoint, for :meth:`evaluate` and ``train_and_evaluate``.
 
-        The plugins in *automatic* take part; without any, no result is written. *around*
+        The plugins in *plugins* take part; without any, no result is written. *around*
         returns the block in which a session is evaluated. The other arguments are those of
         :meth:`evaluate`.
 
@@ -269,8 +275,8 @@ class Estimator:
                 creator,
                 "eval",
                 hooks={"hooks": given, "evaluation_hooks": spec.evaluation_hooks},
-                automatic=automatic,
-                core=core_hooks("Estimator.evaluate()", metrics_hook, spec),
+                plugins=plugins,
+                own_hooks=own_hooks("Estimator.evaluate()", metrics_hook, spec),
                 exit_on_signal=self._config.exit_on_signal,
             ) as session:
                 while not session.should_stop():
@@ -327,7 +333,7 @@ class Estimator:
         Raises:
             CheckpointError: there is no checkpoint.
         """
-        return sorted(variables_at(self.model_dir))
+        return sorted(load_variables(self.model_dir))
 
     def get_variable_value(self, name: str) -> Any:
         """Return the value of a variable in the newest checkpoint.
@@ -336,7 +342,7 @@ class Estimator:
             CheckpointError: there is no checkpoint.
             UnknownNodeError: the checkpoint has no such variable.
         """
-        variables = variables_at(self.model_dir)
+        variables = load_variables(self.model_dir)
         if name not in variables:
             raise UnknownNodeError(
                 f"the checkpoint has no variable {name!r}"
@@ -352,7 +358,7 @@ class Estimator:
             wait = config.session_creation_timeout_secs
             return WorkerSessionCreator(graph, scaffold, wait)
         if self._warm_start_from is not None:
-            scaffold = warm(graph, scaffold, self._warm_start_from)
+            scaffold = (scaffold or Scaffold(graph)).warm_started(self._warm_start_from)
         return ChiefSessionCreator(graph, scaffold, checkpoint_dir=self.model_dir)
 
     def _predictions(
@@ -367,12 +373,11 @@ class Estimator:
         creator, spec = self._restoring(path, input_fn, ModeKeys.PREDICT)
         wanted = choose_predictions(spec.predictions, keys)
         check_ends("predict()", creator.graph, wanted)
-        place = KeepInputPositionHook()
         with CallSession(
             creator,
             "predict",
             hooks={"hooks": given, "prediction_hooks": spec.prediction_hooks},
-            core=[Registration.of_core("Estimator.predict()", place)],
+            own_hooks={"Estimator.predict()": KeepInputPositionHook()},
             exit_on_signal=self._config.exit_on_signal,
         ) as session:
             while not session.should_stop():
@@ -414,3 +419,10 @@ class Estimator:
     ) -> tuple[Graph, EstimatorSpec]:
         given = {"params": self.params, "config": self.config}
         return self._model.build(input_fn, mode, given)
+
+
+def _checked(params: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the parameters of a model; an empty dict for None."""
+    if params is not None and not isinstance(params, Mapping):
+        raise ArgumentTypeError(f"params must be a dict, given: {params!r}")
+    return dict(params or {})

@@ -12,26 +12,33 @@ from typing import Any, TypeAlias
 
 import attrs
 
-from hookbus.bus.registry import Registration
-from hookbus.config.config import Config
-from hookbus.errors import (
-    ArgumentTypeError,
+from hookbus import (
+    CallSession,
     CheckpointError,
-    NoGoodCheckpointError,
-    SessionInterruptedError,
+    ChiefSessionCreator,
+    Config,
+    Graph,
+    ImpliedPlugin,
+    Node,
+    Scaffold,
     UsageError,
+    log,
 )
-from hookbus.graph.graph import Graph
-from hookbus.graph.node import Node
-from hookbus.lifecycle.creators import ChiefSessionCreator, Scaffold
-from hookbus.logs import log, shown
-from hookbus.plugin.roster import ImpliedPlugin, as_hooks
-from hookbus.random_state import undisturbed
-from hookbus.session.training import UNSET
-from hookbus.slim.checkpoints import checkpoints_iterator, wait_for_new_checkpoint
-from hookbus.slim.hooks import EvaluationHook, StopAfterNEvalsHook, SummaryAtEndHook
-from hookbus.slim.session import CallSession, evaluation_plugins
-from hookbus.validation import check_name, check_number, check_path, numeric
+from hookbus.errors import ArgumentTypeError, NoGoodCheckpointError, SessionInterruptedError
+from hookbus.evaluating import undisturbed
+from hookbus.validation import as_hooks, check_name, check_number, check_path, numeric
+from hookbus_estimator.plugins import evaluation_plugins
+from hookbus_estimator.slim.checkpoints import (
+    checkpoints_iterator,
+    shown,
+    wait_for_new_checkpoint,
+)
+from hookbus_estimator.slim.hooks import (
+    EvaluationHook,
+    StopAfterNEvalsHook,
+    SummaryAtEndHook,
+)
+from hookbus_estimator.slim.unset import UNSET
 
 __all__ = [
     "StopAfterNEvalsHook",
@@ -285,8 +292,8 @@ class _Evaluation:
                 creator,
                 "eval",
                 hooks={"hooks": self.hooks},
-                automatic=_writers(self.logdir, self.hooks),
-                core=[Registration.of_core("hookbus.evaluation", result)],
+                plugins=_writers(self.logdir, self.hooks),
+                own_hooks={"hookbus.evaluation": result},
                 config=self.config,
             ) as session,
         ):
@@ -331,7 +338,7 @@ def _writers(logdir: str | Path | None, hooks: Iterable[Any]) -> list[ImpliedPlu
             "directory"
         )
     return [
-        attrs.evolve(plugin, why=f"logdir={place!r}")
+        plugin
         for place in places
-        for plugin in evaluation_plugins(Path(place))
+        for plugin in evaluation_plugins(place, f"logdir={place!r}")
     ]

@@ -12,9 +12,10 @@ from typing import Any, Protocol
 
 import attrs
 
-from hookbus.checkpoint.files import check_no_link, discard, replacing
-from hookbus.logs import log
+from hookbus import log
+from hookbus.errors import CheckpointDirectoryError
 from hookbus.validation import numeric
+from hookbus_estimator.files import discard, replacing
 
 _BEST = "best.json"
 
@@ -141,7 +142,7 @@ class BestExporter:
 def _copy(checkpoint: Path, folder: Path, keep: int) -> Path:
     """Copy a checkpoint whole or not at all; then remove the oldest beyond *keep*."""
     for each in (folder.parent, folder):
-        check_no_link(each)
+        _check_no_link(each)
     folder.mkdir(parents=True, exist_ok=True)
     copy = folder / checkpoint.name
     if not copy.exists():
@@ -154,6 +155,15 @@ def _copy(checkpoint: Path, folder: Path, keep: int) -> Path:
     for old in others[: len(others) + 1 - keep]:
         discard(old)
     return copy
+
+
+def _check_no_link(folder: Path) -> None:
+    """Refuse a link in the place of a folder that is filled and pruned."""
+    if folder.is_symlink():
+        raise CheckpointDirectoryError(
+            f"{folder} is a link, and the checkpoints where it leads may be those of "
+            "another training: remove the link, or name that folder itself"
+        )
 
 
 def _step(copy: Path) -> int:

@@ -1,6 +1,6 @@
-"""Defines the hooks that the core adds to the sessions of an Estimator.
+"""Defines the own hooks of the sessions of an Estimator, which keep its promises.
 
-They keep the promises of an Estimator. Sessions call them last; no flag switches them off.
+Sessions call them last; no flag switches them off.
 """
 
 from __future__ import annotations
@@ -11,23 +11,26 @@ from typing import Any
 
 import attrs
 
-from hookbus.backend.protocol import Session
-from hookbus.bus.registry import Registration
-from hookbus.checkpoint.reader import CheckpointInfo
-from hookbus.estimator.model_fn import EstimatorSpec, number_of
-from hookbus.graph.node import Node
-from hookbus.hooks.context import SessionRunContext, SessionRunValues
-from hookbus.hooks.hook import SessionRunArgs, SessionRunHook
-from hookbus.hooks.hookspecs import hookimpl
-from hookbus.hooks.outcome import Outcome, resumes
-from hookbus.slim.hooks import EvaluationHook, StopAtLastStepHook
+from hookbus import (
+    CheckpointInfo,
+    Node,
+    Outcome,
+    Session,
+    SessionRunArgs,
+    SessionRunContext,
+    SessionRunHook,
+    SessionRunValues,
+    hookimpl,
+    resumes,
+)
+from hookbus_estimator.model_fn import EstimatorSpec, number_of
+from hookbus_estimator.slim.hooks import EvaluationHook, StopAtLastStepHook
 
 
-def core_hooks(call: str, hook: SessionRunHook, spec: EstimatorSpec) -> list[Registration]:
-    """Return the core's own hooks in a session with a loss."""
+def own_hooks(call: str, hook: SessionRunHook, spec: EstimatorSpec) -> dict[str, Any]:
+    """Return the own hooks of a call whose session has a loss, by their promises."""
     assert isinstance(spec.loss, Node)
-    check = CheckLossHook(spec.loss)
-    return [Registration.of_core("loss=", check), Registration.of_core(call, hook)]
+    return {"loss=": CheckLossHook(spec.loss), call: hook}
 
 
 @attrs.define(eq=False)

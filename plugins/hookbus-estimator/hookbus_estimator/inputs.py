@@ -8,10 +8,9 @@ from typing import Any, TypeAlias
 
 import attrs
 
-from hookbus.errors import ArgumentTypeError, UsageError
-from hookbus.graph.graph import Graph
-from hookbus.graph.node import Node
-from hookbus.random_state import undisturbed
+from hookbus import Graph, Node, UsageError
+from hookbus.errors import ArgumentTypeError
+from hookbus.evaluating import undisturbed
 
 _INPUT, _BATCH, _FEATURES, _LABELS = "input", "input.batch", "features", "labels"
 

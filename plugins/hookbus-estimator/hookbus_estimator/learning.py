@@ -1,33 +1,36 @@
 """Trains in one call, in the style of TF-Slim: a train op, a directory, a last step.
 
 A :class:`MonitoredTrainingSession` does the work, with hooks, plugins, checkpoints, signals
-and recovery. Hooks find the learning rate here.
+and recovery.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from hookbus.backend.protocol import Session
-from hookbus.bus.registry import Registration
-from hookbus.config.config import Config
-from hookbus.discovery import installed_plugins
-from hookbus.errors import ArgumentTypeError, UsageError, did_you_mean
-from hookbus.graph.graph import Graph
-from hookbus.graph.node import Node
-from hookbus.hooks.outcome import StepFnStop
-from hookbus.lifecycle.creators import Scaffold
-from hookbus.lifecycle.recovery import Recovery
-from hookbus.lifecycle.start import current_config
-from hookbus.logs import log
-from hookbus.session.monitored import MonitoredSession
-from hookbus.session.training import UNSET, MonitoredTrainingSession, Unset
-from hookbus.slim.checkpoints import wait_for_step
-from hookbus.slim.hooks import TRAIN_CALL, TrainStep
-from hookbus.validation import backend_of, check_directory, check_number, check_seconds
+from hookbus import (
+    Config,
+    Graph,
+    MonitoredSession,
+    MonitoredTrainingSession,
+    Node,
+    Recovery,
+    Scaffold,
+    Session,
+    StopSession,
+    UsageError,
+    current_config,
+    log,
+)
+from hookbus.errors import ArgumentTypeError
+from hookbus.validation import check_directory, check_number, check_seconds
+from hookbus_estimator.slim.checkpoints import wait_for_step
+from hookbus_estimator.slim.hooks import TRAIN_CALL, TrainStep
+from hookbus_estimator.slim.unset import UNSET, Unset
 
 TrainStepFn: TypeAlias = Callable[
     [MonitoredSession, Node, Node, Mapping[str, Any]], tuple[Any, Any]
@@ -35,7 +38,6 @@ TrainStepFn: TypeAlias = Callable[
 """Takes the session, the train op, the global step and its own arguments."""
 
 _PROFILER = "profiler"
-_RATES = ("lr", "learning_rate")
 
 
 def train_step(
@@ -201,8 +203,8 @@ def train(
         wait_for_step(logdir, until, max_wait_secs)
     if train_step_kwargs is None:
         train_step_kwargs = _default_kwargs(log_every_n_steps)
-    session = _TrainingSession(
-        steps,
+    session = MonitoredTrainingSession(
+        steps.graph,
         is_chief=is_chief,
         checkpoint_dir=logdir,
         scaffold=_scaffold(steps.graph, scaffold, pieces),
@@ -212,7 +214,8 @@ def train(
         recovery=recovery,
         config=config,
         exit_on_signal=exit_on_signal,
-        **periods,
+        own_hooks={TRAIN_CALL: steps},
+        **{name: given for name, given in periods.items() if given is not UNSET},
     )
     last = None
     with session:
@@ -222,61 +225,10 @@ def train(
             )
             last, stop = _checked(answer)
             if stop:
-                raise StepFnStop("train_step_fn asked to stop")
+                raise StopSession("train_step_fn asked to stop")
             if not each_run and steps.is_reached(session.global_step):
-                raise StepFnStop(steps.reason)
+                raise StopSession(steps.reason)
     return last
-
-
-def learning_rate_variable(
-    session: Session | MonitoredSession, name: str | None, plugin: str
-) -> str:
-    """Return the name of the variable that is the learning rate.
-
-    In a custom loop, call it in the first step at the earliest: before, the loop may still
-    track more.
-
-    Args:
-        session: the backend session, as hooks have it, or a monitored session.
-        name: the value of the plugin's setting ``variable``. None looks for the only
-            variable called ``lr`` or ``learning_rate``, even inside something that is
-            tracked, like ``optimizer.lr``.
-        plugin: the name of the plugin, for messages.
-
-    Raises:
-        UsageError: there is no such variable, or several could be meant.
-
-    >>> from hookbus.backend import create_session
-    >>> graph = Graph()
-    >>> lr, w = graph.variable("lr", 0.1), graph.variable("w", 8.0)
-    >>> learning_rate_variable(create_session(graph), None, "reduce-lr-on-plateau")
-    'lr'
-    """
-    given: Session = backend_of(session, "learning_rate_variable")
-    variables = given.variables()
-    if name in variables:
-        return name
-    found = [each for each in variables if each.rpartition(".")[2] in _RATES]
-    if name is None and len(found) == 1:
-        return found[0]
-    missing = near = ""
-    if name is not None:
-        missing, near = f"there is no variable {name!r}; ", did_you_mean(name, variables)
-    raise UsageError(
-        f"{plugin}: {missing}{' and '.join(found) or 'no variable'} can be the learning "
-        f"rate; name it with --{plugin}-variable{near}"
-    )
-
-
-class _TrainingSession(MonitoredTrainingSession):
-    """A training session with a hook of the core, which is called last."""
-
-    def __init__(self, steps: TrainStep, **arguments: Any) -> None:
-        self._steps = steps
-        super().__init__(steps.graph, **arguments)
-
-    def _core_hooks(self) -> Sequence[Registration]:
-        return [Registration.of_core(TRAIN_CALL, self._steps)]
 
 
 def _check_logdir(logdir: str | Path | None, needed: Mapping[str, bool]) -> None:
@@ -319,7 +271,7 @@ def _for_scaffold(
 
 def _traced(config: Config, every: int, logdir: str | Path | None) -> Config:
     """Switch the profiler on."""
-    if _PROFILER not in installed_plugins().plugins:
+    if not entry_points(group="hookbus", name=_PROFILER):
         raise UsageError(
             f"trace_every_n_steps= needs the plugin {_PROFILER!r}, which is not installed: "
             f"pip install hookbus-{_PROFILER}"

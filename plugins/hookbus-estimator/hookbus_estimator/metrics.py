@@ -15,9 +15,8 @@ from typing import Any
 
 import attrs
 
-from hookbus.errors import ArgumentTypeError, UsageError
-from hookbus.graph.graph import Graph
-from hookbus.graph.node import Node
+from hookbus import Graph, Node, UsageError
+from hookbus.errors import ArgumentTypeError
 
 
 @attrs.frozen(eq=False)

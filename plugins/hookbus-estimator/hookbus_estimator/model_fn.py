@@ -7,15 +7,12 @@ from typing import Any, ClassVar, TypeAlias
 
 import attrs
 
-from hookbus.errors import ArgumentTypeError, UnknownNodeError, UsageError, add_note
-from hookbus.estimator.inputs import BatchedInput
-from hookbus.graph.graph import Graph
-from hookbus.graph.node import Node
-from hookbus.graph.traversal import inputs_of, op_behind, ops_of
-from hookbus.lifecycle.creators import Scaffold
-from hookbus.metrics import Metric
-from hookbus.plugin.roster import as_hooks
-from hookbus.validation import names_taken, number_in
+from hookbus import CheckpointSaverListener, Graph, Node, Scaffold, UsageError
+from hookbus.errors import ArgumentTypeError, UnknownNodeError
+from hookbus.validation import as_hooks, names_taken, number_in
+from hookbus_estimator.graphs import inputs_of, op_behind, ops_of
+from hookbus_estimator.inputs import BatchedInput
+from hookbus_estimator.metrics import Metric
 
 NodeOrName: TypeAlias = Node | str
 
@@ -38,6 +35,23 @@ def _or_empty(given: Mapping[str, Any] | None) -> Mapping[str, Any]:
 def hooks_field(name: str) -> Any:
     """Return an attrs field for a list of hooks."""
     return attrs.field(default=(), converter=lambda hooks: as_hooks(hooks, name))
+
+
+def check_listeners(given: Iterable[Any] | None) -> tuple[CheckpointSaverListener, ...]:
+    """Return the listeners of an argument as a tuple.
+
+    Raises:
+        ArgumentTypeError: it is not a list of listeners.
+    """
+    is_list = isinstance(given, Iterable | None)
+    listeners = tuple(given or ()) if is_list else ()
+    wrong = [each for each in listeners if not isinstance(each, CheckpointSaverListener)]
+    if wrong or not is_list:
+        raise ArgumentTypeError(
+            "saving_listeners must be a list of CheckpointSaverListener, given: "
+            f"{(wrong[0] if is_list else given)!r}"
+        )
+    return listeners
 
 
 @attrs.frozen(eq=False)
@@ -233,7 +247,7 @@ class ModelFn:
             spec = self.fn(**{name: given[name] for name in self._names})
         except UnknownNodeError as error:
             if labels is None:
-                add_note(error, _why_no_labels(mode))
+                error.add_note(_why_no_labels(mode))
             raise
         return graph, _checked(spec, mode, graph)
 

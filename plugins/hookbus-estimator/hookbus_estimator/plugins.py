@@ -1,18 +1,16 @@
-"""Chooses the plugins that an Estimator switches on to train."""
+"""Chooses the plugins that an Estimator, and the functions of slim, switch on."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from importlib.metadata import entry_points
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from hookbus.config.parser import Precedence
-from hookbus.discovery import installed_plugins
-from hookbus.errors import UsageError
-from hookbus.estimator.model_fn import EstimatorSpec
-from hookbus.estimator.run_config import RunConfig
-from hookbus.plugin.roster import ImpliedPlugin
+from hookbus import ImpliedPlugin, ImpliedSetting, UsageError
+from hookbus_estimator.model_fn import EstimatorSpec
+from hookbus_estimator.run_config import RunConfig
 
 _SAVER = "checkpoint-saver"
 _RETENTION = {
@@ -53,6 +51,18 @@ def training_plugins(
     return found
 
 
+def evaluation_plugins(directory: str, why: str = "Estimator") -> list[ImpliedPlugin]:
+    """Return the plugins that write the results of an evaluation.
+
+    Args:
+        directory: where they write.
+        why: the argument that switches them on.
+    """
+    fixed: dict[str, Any] = {"save_steps": 1, "output_dir": directory}
+    given = {name: ImpliedSetting(value) for name, value in fixed.items()}
+    return [ImpliedPlugin("summary-saver", why, given)]
+
+
 def _saver(
     config: RunConfig, listeners: Sequence[Any], hooks: Sequence[Any]
 ) -> list[ImpliedPlugin]:
@@ -83,9 +93,10 @@ def _saver(
 
 
 def _saves(hook: Any) -> bool:
-    plugins = installed_plugins()
-    found = (plugins.of_class(cls) for cls in type(hook).__mro__)
-    return any(plugin is not None and plugin.name == _SAVER for plugin in found)
+    """Return whether a hook is of the class, or a subclass, of the plugin that saves."""
+    savers = {entry.value for entry in entry_points(group="hookbus", name=_SAVER)}
+    classes = {f"{cls.__module__}:{cls.__qualname__}" for cls in type(hook).__mro__}
+    return not savers.isdisjoint(classes)
 
 
 def _implied(
@@ -105,12 +116,9 @@ def _implied(
         fixed: settings that the call itself makes.
         required: whether it must be installed.
     """
-    given: dict[str, tuple[Any, Precedence, str]] = {
-        name: (value, Precedence.CODE, "") for name, value in fixed.items()
-    }
+    given = {name: ImpliedSetting(value) for name, value in fixed.items()}
     for name, field in configured.items():
         value = getattr(config, field)
-        default = value == getattr(RunConfig(), field)
-        precedence = Precedence.DEFAULT if default else Precedence.CODE
-        given[name] = value, precedence, f"RunConfig({field}={value!r})"
+        is_default = value == getattr(RunConfig(), field)
+        given[name] = ImpliedSetting(value, f"RunConfig({field}={value!r})", is_default)
     return ImpliedPlugin(plugin, "Estimator", given, required)

@@ -7,9 +7,9 @@ import contextlib
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from hookbus import random_state
-from hookbus.errors import ArgumentTypeError, UsageError, did_you_mean
-from hookbus.random_state import undisturbed
+from hookbus import UsageError
+from hookbus.errors import ArgumentTypeError, did_you_mean
+from hookbus.evaluating import RandomStream, undisturbed
 
 
 def choose_predictions(predictions: Any, keys: Sequence[str] | str | None) -> Any:
@@ -79,7 +79,7 @@ def each_prediction(
         batches: yields batches; keeps a session open in between.
         split: splits one batch.
     """
-    states: Mapping[str, Any] = {}
+    stream = RandomStream()
 
     def close() -> None:
         with contextlib.suppress(ValueError):  # another thread is running it
@@ -88,10 +88,8 @@ def each_prediction(
     atexit.register(close)  # after this point, hooks could not do much
     try:
         while True:
-            with undisturbed():
-                random_state.restore(states)
+            with stream.drawing():
                 batch = next(batches, _END)
-                states = random_state.capture()
             if batch is _END:
                 return
             yield from split(batch)

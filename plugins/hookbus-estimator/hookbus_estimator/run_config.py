@@ -8,9 +8,8 @@ from typing import Any, Literal
 
 import attrs
 
-from hookbus.config.config import Config
-from hookbus.errors import UsageError, did_you_mean
-from hookbus.logs import log
+from hookbus import Config, UsageError, log
+from hookbus.errors import did_you_mean
 from hookbus.validation import check_directory, numeric
 
 _WHOLE = numeric(least=0, whole=True)
@@ -65,7 +64,13 @@ class RunConfig:
     model_dir: str | Path | None = None
     save_summary_steps: int = attrs.field(default=100, validator=_WHOLE)
     save_checkpoints_steps: int | None = attrs.field(default=None, validator=_WHOLE)
-    save_checkpoints_secs: float | None = attrs.field(validator=numeric(least=0))
+    save_checkpoints_secs: float | None = attrs.field(
+        default=attrs.Factory(
+            lambda self: 600 if self.save_checkpoints_steps is None else None,
+            takes_self=True,
+        ),
+        validator=numeric(least=0),
+    )
     keep_checkpoint_max: int | None = attrs.field(default=5, validator=_WHOLE)
     keep_checkpoint_every_n_hours: float | None = attrs.field(
         default=None, validator=numeric(above=0)
@@ -87,10 +92,6 @@ class RunConfig:
         default=7200, validator=numeric(above=0)
     )
     exit_on_signal: bool = True
-
-    @save_checkpoints_secs.default
-    def _every_ten_minutes(self) -> float | None:
-        return 600 if self.save_checkpoints_steps is None else None
 
     def __attrs_post_init__(self) -> None:
         check_directory("RunConfig: model_dir", self.model_dir)

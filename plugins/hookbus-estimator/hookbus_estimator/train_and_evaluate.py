@@ -10,18 +10,23 @@ from typing import Any
 
 import attrs
 
-from hookbus.backend.protocol import Session
-from hookbus.checkpoint.reader import CheckpointInfo, latest_checkpoint
-from hookbus.errors import ArgumentTypeError, UsageError
-from hookbus.estimator.estimator import Estimator
-from hookbus.estimator.exporter import Exporter
-from hookbus.estimator.hooks import StopTrainingHook
-from hookbus.estimator.model_fn import hooks_field
-from hookbus.hooks.checkpoints import Checkpoints, CheckpointSaverListener, check_listeners
-from hookbus.hooks.outcome import resumes
-from hookbus.logs import log
-from hookbus.slim.hooks import EvaluationEmitter
+from hookbus import (
+    CheckpointInfo,
+    Checkpoints,
+    CheckpointSaverListener,
+    Session,
+    UsageError,
+    latest_checkpoint,
+    log,
+    resumes,
+)
+from hookbus.errors import ArgumentTypeError
 from hookbus.validation import check_name, check_number, check_seconds
+from hookbus_estimator.estimator import Estimator
+from hookbus_estimator.exporter import Exporter
+from hookbus_estimator.hooks import StopTrainingHook
+from hookbus_estimator.model_fn import check_listeners, hooks_field
+from hookbus_estimator.slim.hooks import EvaluationEmitter
 
 
 def _check_function(input_fn: Any) -> None:

@@ -28,7 +28,6 @@ from hookbus import (
     UsageError,
     learning,
 )
-from hookbus.backend import create_session
 from hookbus.errors import ArgumentTypeError, SessionInterruptedError, UnknownNodeError
 from tests.support.handlers import exits_by
 from tests.support.running import started
@@ -347,11 +346,12 @@ import sys, sysconfig
 import structlog
 from hookbus import Graph, learning
 
+train = learning.train
 library = sysconfig.get_path("stdlib")
 sys.path[:] = [sys.argv[1], library, library + "/lib-dynload"]
 graph = Graph()
 graph.train_op(lambda: {"loss": 1.0}, name="train", outputs=["loss"])
-learning.train("train", "run", graph=graph, trace_every_n_steps=2)
+train("train", "run", graph=graph, trace_every_n_steps=2)
 """
 
 
@@ -484,30 +484,3 @@ def test_an_empty_logdir_is_none():
         UsageError, match="save_checkpoint_steps= needs a directory, and logdir is ''"
     ):
         learning.train("train", "", graph=graph, save_checkpoint_steps=2)
-
-
-@pytest.mark.parametrize(
-    ("names", "given", "found"),
-    [
-        (["lr", "w"], None, "lr"),
-        (["optimizer.learning_rate", "w"], None, "optimizer.learning_rate"),
-        (["lr", "rate"], "rate", "rate"),
-        (["lr", "optimizer.lr"], "lr", "lr"),
-        (["w", "lrs"], None, "p: no variable can be the learning rate; name it with --p"),
-        (["lr", "a.lr"], None, "p: lr and a.lr can be the learning rate; name it with --p"),
-        (["lr"], "lrs", "p: there is no variable 'lrs'; lr can be"),
-    ],
-)
-def test_the_variable_of_the_learning_rate_is_found_by_its_name(names, given, found):
-    """The only one called lr or learning_rate, or the one that the setting names."""
-    graph = Graph()
-    for name in names:
-        graph.variable(name, 1.0)
-    session = create_session(graph)
-    if not found.startswith("p: "):
-        assert learning.learning_rate_variable(session, given, "p") == found
-        return
-    with pytest.raises(UsageError) as caught:
-        learning.learning_rate_variable(session, given, "p")
-    assert str(caught.value).startswith(found)
-    assert "; name it with --p-variable" in str(caught.value)

@@ -26,7 +26,6 @@ from hookbus import (
     train_and_evaluate,
 )
 from hookbus.errors import SessionInterruptedError
-from hookbus.testing._suite.leftovers import Held
 from tests.support import commands
 from tests.support.estimating import (
     RUN,
@@ -39,6 +38,7 @@ from tests.support.estimating import (
     state,
 )
 from tests.support.handlers import handlers
+from tests.support.leftovers import Held
 
 Hooks = list[Any] | None
 
@@ -190,7 +190,7 @@ next(predictions)
 
 def test_predictions_that_are_open_when_python_ends_are_closed_before(tmp_path):
     """Later no hook could do much any more."""
-    variables = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    variables = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
     command = [sys.executable, "-c", OPEN]
     done = commands.run(command, env=variables)
     assert (done.returncode, done.stdout) == (0, "end\n")
@@ -272,7 +272,7 @@ def test_no_flag_changes_what_is_promised(tmp_path):
     (tmp_path / "program.py").write_text(PROGRAM, "utf-8")
     flags = ["-p", "no:stop-at-step", "-p", "no:final-ops", "-p", "no:progress"]
     command = [sys.executable, "-m", "hookbus", "run", *flags, tmp_path / "program.py"]
-    variables = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    variables = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
     done = commands.run(command, env=variables)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "({'done': 5.0, 'loss': 2.0, 'global_step': 5}, [])\n"

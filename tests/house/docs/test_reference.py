@@ -9,16 +9,16 @@ import re
 
 import attrs
 import pytest
+from hookbus_estimator.commands.evaluate import evaluate as evaluate
+from hookbus_estimator.commands.predict import predict as predict
+from hookbus_estimator.commands.train import train as train
 from markdown_it import MarkdownIt
 
 import hookbus
 from hookbus import errors as errors
 from hookbus.cli.checkpoints import FLAGS as CHECKPOINTS_FLAGS
-from hookbus.cli.evaluate import evaluate as evaluate
 from hookbus.cli.export import FLAGS as EXPORT_FLAGS
 from hookbus.cli.flags import FLAGS
-from hookbus.cli.predict import predict as predict
-from hookbus.cli.train import train as train
 from hookbus.config.sources import ENVIRONMENT
 from hookbus.hooks import hookspecs as hookspecs
 from hookbus.hooks.hookspecs import PROJECT

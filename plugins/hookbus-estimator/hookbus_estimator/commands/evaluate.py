@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, TextIO
 
-from hookbus.cli.estimator_command import Command, InputFn, Job, number
-from hookbus.cli.output import discard, table
-from hookbus.config.parser import ParsedFlags
-from hookbus.estimator.estimator import Estimator
+from hookbus.commands import CommandLine, table
+from hookbus_estimator.commands.arguments import InputFn, Use, about_an_estimator, discard
+from hookbus_estimator.estimator import Estimator
 
 
-def _job(parsed: ParsedFlags) -> Job:
-    steps = number(parsed, "--steps")
-    path, name = (parsed.values.get(flag) for flag in ("--checkpoint-path", "--name"))
+def _use(line: CommandLine) -> Use:
+    steps = line.number("--steps")
+    path, name = (line.values.get(flag) for flag in ("--checkpoint-path", "--name"))
 
-    def job(estimator: Estimator, input_fn: InputFn, answer: TextIO) -> None:
+    def use(estimator: Estimator, input_fn: InputFn, answer: TextIO) -> None:
         metrics = estimator.evaluate(input_fn, steps, None, path, name)
         try:
             answer.write(table(("metric", "value"), [*_rows(metrics)]))
@@ -23,7 +22,7 @@ def _job(parsed: ParsedFlags) -> Job:
         except BrokenPipeError:  # the reader is gone
             discard(answer)
 
-    return job
+    return use
 
 
 def _rows(metrics: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -32,7 +31,7 @@ def _rows(metrics: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield name, " ".join(text.split())  # an array takes several lines
 
 
-evaluate = Command(
+evaluate = about_an_estimator(
     "evaluate",
     "Evaluate the newest checkpoint of an Estimator on the whole input.",
     {
@@ -40,5 +39,5 @@ evaluate = Command(
         "--name NAME": "name this evaluation, to distinguish it from others in TensorBoard",
         "--checkpoint-path DIR": "evaluate this checkpoint, like runs/model/ckpt-500",
     },
-    _job,
+    _use,
 )

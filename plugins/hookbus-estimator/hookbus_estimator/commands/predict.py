@@ -8,24 +8,22 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
-from hookbus.checkpoint.files import replacing
-from hookbus.cli.estimator_command import INPUT, Command, InputFn, Job
-from hookbus.cli.output import discard
-from hookbus.config.keys import listed
-from hookbus.config.parser import ParsedFlags
-from hookbus.errors import UsageError
-from hookbus.estimator.estimator import Estimator
-from hookbus.logs import log
+from hookbus import UsageError, log
+from hookbus.commands import CommandLine
+from hookbus_estimator.commands.arguments import InputFn, Use, about_an_estimator, discard
+from hookbus_estimator.estimator import Estimator
+from hookbus_estimator.files import replacing
 
 _STDOUT = "-"
 
 
-def _job(parsed: ParsedFlags) -> Job:
-    output, path = parsed.values["--output"], parsed.values.get("--checkpoint-path")
-    keys = listed(parsed.values.get("--predict-keys", ""))
-    whole = "--batches" in parsed.switches
+def _use(line: CommandLine) -> Use:
+    output, path = line.values["--output"], line.values.get("--checkpoint-path")
+    keys = [key.strip() for key in line.values.get("--predict-keys", "").split(",")]
+    keys = [key for key in keys if key]
+    whole = "--batches" in line.switches
 
-    def job(estimator: Estimator, input_fn: InputFn, answer: TextIO) -> None:
+    def use(estimator: Estimator, input_fn: InputFn, answer: TextIO) -> None:
         predictions = estimator.predict(input_fn, keys, None, path, not whole)
         try:
             with _opened(output, answer) as file, contextlib.closing(predictions):
@@ -38,7 +36,7 @@ def _job(parsed: ParsedFlags) -> Job:
             return
         log.info("predicted", to=output, **{"batches" if whole else "examples": count})
 
-    return job
+    return use
 
 
 def _write(predictions: Iterator[Any], file: TextIO) -> int:
@@ -115,7 +113,7 @@ def _refusing(output: str) -> Iterator[None]:
         raise UsageError(f"--output {output}: cannot write it: {error.strerror}") from None
 
 
-predict = Command(
+predict = about_an_estimator(
     "predict",
     "Write the predictions of an Estimator to a file, one JSON object a line.",
     {
@@ -124,6 +122,6 @@ predict = Command(
         "--checkpoint-path DIR": "use this checkpoint, like runs/model/ckpt-500",
         "--batches": "write one object for each batch instead of each example",
     },
-    _job,
-    needs=(INPUT, "--output FILE"),
+    _use,
+    needs=("--output FILE",),
 )

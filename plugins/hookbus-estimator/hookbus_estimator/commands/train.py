@@ -4,30 +4,30 @@ from __future__ import annotations
 
 from typing import TextIO
 
-from hookbus.cli.estimator_command import Command, InputFn, Job, number
-from hookbus.config.parser import ParsedFlags
-from hookbus.errors import UsageError
-from hookbus.estimator.estimator import Estimator
+from hookbus import UsageError
+from hookbus.commands import CommandLine
+from hookbus_estimator.commands.arguments import InputFn, Use, about_an_estimator
+from hookbus_estimator.estimator import Estimator
 
 
-def _job(parsed: ParsedFlags) -> Job:
-    steps, max_steps = number(parsed, "--steps"), number(parsed, "--max-steps")
+def _use(line: CommandLine) -> Use:
+    steps, max_steps = line.number("--steps"), line.number("--max-steps")
     if steps is not None and max_steps is not None:
         raise UsageError("--steps and --max-steps exclude each other; give one of the two")
 
-    def job(estimator: Estimator, input_fn: InputFn, _: TextIO) -> None:
+    def use(estimator: Estimator, input_fn: InputFn, _: TextIO) -> None:
         estimator.train(input_fn, steps=steps, max_steps=max_steps)
 
-    return job
+    return use
 
 
-train = Command(
+train = about_an_estimator(
     "train",
     "Train an Estimator from its newest checkpoint until the input ends.",
     {
         "--max-steps N": "stop at this global step; if it is reached already, do nothing",
         "--steps N": "run N steps; after a kill, run the rest of them",
     },
-    _job,
+    _use,
     answers=False,
 )

@@ -1,1 +1,1 @@
-"""Supports training and evaluating in one call, in the style of TF-Slim."""
+"""Has the parts that the functions of TF-Slim share with Estimator."""

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import signal
+import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from hookbus.checkpoint.reader import latest_checkpoint
-from hookbus.errors import DeadlineExceededError, SessionInterruptedError, UsageError
-from hookbus.hooks.timer import pause
-from hookbus.logs import log, shown
-from hookbus.process.signals import SignalWatch, raise_deferred
+from hookbus import UsageError, latest_checkpoint, log, wait
+from hookbus.errors import DeadlineExceededError
 from hookbus.validation import check_path, check_seconds
 
 _POLL_SECS = 1.0
@@ -93,7 +90,7 @@ def wait_for_step(checkpoint_dir: str | Path, step: int, max_wait_secs: float) -
     deadline, logged = time.monotonic() + max_wait_secs, -1
     while (now := _step_in(checkpoint_dir)) < step:
         if now != logged:
-            directory = shown(Path(checkpoint_dir))
+            directory = shown(checkpoint_dir)
             log.info("waiting for the chief", step=step, now=now, directory=directory)
             logged = now
         if time.monotonic() + _POLL_SECS > deadline:
@@ -102,42 +99,6 @@ def wait_for_step(checkpoint_dir: str | Path, step: int, max_wait_secs: float) -
                 f"{max_wait_secs:g} secs; the newest is of step {now}"
             )
         wait(_POLL_SECS)
-
-
-def wait(seconds: float) -> None:
-    """Wait, unless a signal comes that a session around this call handles.
-
-    Any other signal has its usual effect.
-
-    Raises:
-        SessionInterruptedError: a signal arrived; the session's block handles the error.
-    """
-    deadline = time.monotonic() + seconds
-    while (left := deadline - time.monotonic()) > 0:
-        received = _pause(left)
-        if received is not None and _belongs_to_a_session(received):
-            name = signal.Signals(received).name
-            raise SessionInterruptedError(f"{name} came during a wait for a checkpoint")
-
-
-def _pause(seconds: float) -> int | None:
-    """Wait; return the number of the signal that cut the wait short, or None."""
-    watch = SignalWatch()
-    watch.install()
-    try:
-        pause(seconds, lambda: watch.received is not None)
-    finally:
-        watch.restore()
-    raise_deferred()
-    unhandled_signal = watch.unhandled_signal
-    if unhandled_signal is not None:  # no session and no handler of the program got it
-        signal.raise_signal(unhandled_signal)
-    return watch.received
-
-
-def _belongs_to_a_session(number: int) -> bool:
-    handler = signal.getsignal(number)
-    return getattr(handler, "__module__", None) == SignalWatch.__module__
 
 
 def _arriving(
@@ -152,7 +113,7 @@ def _arriving(
         if found is None:
             if timeout_fn is not None and not timeout_fn():
                 continue
-            log.info("no new checkpoint appeared in time", directory=shown(Path(directory)))
+            log.info("no new checkpoint appeared in time", directory=shown(directory))
             return
         last, began = found, time.monotonic()
         yield found
@@ -164,3 +125,12 @@ def _arriving(
 def _step_in(directory: str | Path) -> int:
     found = latest_checkpoint(directory)
     return 0 if found is None else found.global_step
+
+
+def shown(path: str | Path) -> str:
+    """Return a path for a log line: relative to the current folder if it is inside."""
+    try:
+        relative = os.path.relpath(path)
+    except (OSError, ValueError):  # there is no current folder, or it is on another drive
+        return str(path)
+    return str(path) if relative.startswith("..") else relative

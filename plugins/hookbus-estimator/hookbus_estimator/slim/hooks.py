@@ -9,27 +9,26 @@ from typing import Any
 
 import attrs
 
-from hookbus.backend.protocol import Session
-from hookbus.bus.bus import Bus
-from hookbus.errors import (
-    END_OF_INPUT,
+from hookbus import (
     AbortedError,
-    ArgumentTypeError,
-    NoValueYetError,
-    SessionInterruptedError,
+    Bus,
+    Graph,
+    HookOptions,
+    Node,
+    Outcome,
+    OutOfRangeError,
+    Session,
+    SessionRunContext,
+    SessionRunHook,
+    SessionRunValues,
     UsageError,
+    hookimpl,
+    log,
+    resumes,
 )
-from hookbus.graph.graph import Graph
-from hookbus.graph.node import Node
-from hookbus.graph.summaries import scalars_of
-from hookbus.graph.traversal import inputs_of, op_behind, ops_of, train_outputs_of
-from hookbus.hooks.context import SessionRunContext, SessionRunValues
-from hookbus.hooks.hook import SessionRunHook
-from hookbus.hooks.hook_options import HookOptions
-from hookbus.hooks.hookspecs import hookimpl
-from hookbus.hooks.outcome import Outcome, resumes
-from hookbus.logs import log, log_evaluation
+from hookbus.errors import ArgumentTypeError, NoValueYetError, SessionInterruptedError
 from hookbus.validation import check_number, numeric, scalar_in
+from hookbus_estimator.graphs import inputs_of, op_behind, ops_of, train_outputs_of
 
 
 @attrs.define(eq=False)
@@ -124,8 +123,11 @@ class SummaryAtEndHook(EvaluationEmitter):
     def after_create_session(self, session: Session) -> None:
         """Look up the declared scalars, now that all hooks have declared theirs."""
         if self.summary_op is None:
-            declared = scalars_of(session.graph.declared)
-            self._nodes = {tag: session.graph.resolve(n) for tag, n in declared.items()}
+            self._nodes = {
+                tag: session.graph.resolve(node)
+                for tag, (kind, node) in session.graph.declared.items()
+                if kind == "scalar"
+            }
 
     def end(self, session: Session) -> None:
         """Read the summaries and emit them."""
@@ -141,7 +143,7 @@ class SummaryAtEndHook(EvaluationEmitter):
         """
         try:
             return numbers(nodes, session.run(nodes, self.feed_dict))
-        except (NoValueYetError, *END_OF_INPUT) as error:
+        except (NoValueYetError, OutOfRangeError, StopIteration) as error:
             untrained = isinstance(error, NoValueYetError)
             needed = train_outputs_of if untrained else inputs_of
             kept = {t: n for t, n in nodes.items() if not needed(session.graph, [n])}
@@ -157,7 +159,7 @@ class SummaryAtEndHook(EvaluationEmitter):
 class EvaluationHook(StopAfterNEvalsHook, EvaluationEmitter):
     """Stops an evaluation and reads its results at the end.
 
-    The core itself adds this hook to evaluations; no flag switches it off. Hooks get
+    It is an own hook of evaluations; no flag switches it off. Hooks get
     ``evaluating`` around the whole evaluation. It begins anew after a preemption, and what
     is left early is left with an error.
 
@@ -226,7 +228,9 @@ class EvaluationHook(StopAfterNEvalsHook, EvaluationEmitter):
         self._leave(SessionInterruptedError(cut) if self.cut_short else None)
         if self.final_ops is None:
             return
-        log_evaluation(self.metrics, session.global_step, self.name)
+        short = {metric: float(f"{value:.6g}") for metric, value in self.metrics.items()}
+        named = {} if self.name is None else {"name": self.name}
+        log.info("evaluated", step=session.global_step, metrics=short, **named)
         if not self.cut_short:
             self.emit_evaluated(self.metrics, session.global_step, self.name)
 
@@ -266,7 +270,7 @@ def _name(fetch: Any) -> str:
 class StopAtLastStepHook(SessionRunHook):
     """Stops training at a global step, before the first run if the step is reached.
 
-    The core itself adds this hook to training sessions; no flag switches it off.
+    It is an own hook of calls that train; no flag switches it off.
 
     Args:
         last_step: the global step to stop at; None for no limit.
