@@ -10,7 +10,7 @@ from hookbus.hooks.timer import pause
 from hookbus.process.signals import SignalWatch, raise_deferred
 
 
-def wait(seconds: float) -> None:
+def wait(seconds: float, what: str = "") -> None:
     """Wait, unless a signal comes that a session around this call handles.
 
     Such a signal ends the wait, and the session ends in good order. Any other signal has
@@ -18,6 +18,7 @@ def wait(seconds: float) -> None:
 
     Args:
         seconds: how long to wait.
+        what: what the program waits for, for the message, like ``a checkpoint``.
 
     Raises:
         SessionInterruptedError: a signal arrived; the session's block handles the error.
@@ -27,7 +28,8 @@ def wait(seconds: float) -> None:
         received = _pause(left)
         if received is not None and _belongs_to_a_session(received):
             name = signal.Signals(received).name
-            raise SessionInterruptedError(f"{name} came during a wait")
+            purpose = f" for {what}" if what else ""
+            raise SessionInterruptedError(f"{name} came during a wait{purpose}")
 
 
 def _pause(seconds: float) -> int | None:

@@ -49,7 +49,7 @@ def wait_for_new_checkpoint(
             return found.path
         if deadline is not None and time.monotonic() + seconds_to_sleep > deadline:
             return None
-        wait(seconds_to_sleep)
+        wait(seconds_to_sleep, "a checkpoint")
 
 
 def checkpoints_iterator(
@@ -98,7 +98,7 @@ def wait_for_step(checkpoint_dir: str | Path, step: int, max_wait_secs: float) -
                 f"no checkpoint of step {step} came into {checkpoint_dir} within "
                 f"{max_wait_secs:g} secs; the newest is of step {now}"
             )
-        wait(_POLL_SECS)
+        wait(_POLL_SECS, "a checkpoint")
 
 
 def _arriving(
@@ -119,7 +119,7 @@ def _arriving(
         yield found
         left = began + min_interval_secs - time.monotonic()
         if left > 0:
-            wait(left)
+            wait(left, "a checkpoint")
 
 
 def _step_in(directory: str | Path) -> int:
