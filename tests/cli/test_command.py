@@ -6,12 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
-from hookbus.cli.new import _OWN_FLAGS
-from hookbus.testing import fake_dist
 from hookbus_estimator.commands.evaluate import evaluate
 from hookbus_estimator.commands.predict import predict
 from hookbus_estimator.commands.train import train
+
+from hookbus.cli.new import _OWN_FLAGS
+from hookbus.testing import fake_dist
 from tests.support.commands import Done
 
 COUNT = """

@@ -39,8 +39,16 @@ EVERY = [*ERRORS, "SessionStoppedError"]  # which is no Exception
 
 MODULES = [name for name in hookbus.__all__ if inspect.ismodule(getattr(hookbus, name))]
 """The modules beside the package itself whose names are public."""
+SHARED = {"--input MODULE:FN", "--model-dir DIR"}
+"""The flags that the section of ``hookbus train`` describes for all three commands."""
 OWN_FLAGS = [
-    *((each.name, flag) for each in (train, evaluate, predict) for flag in each.flags),
+    *(("train", flag) for flag in train.flags),
+    *(
+        (c.name, flag)
+        for c in (evaluate, predict)
+        for flag in c.flags
+        if flag not in SHARED
+    ),
     *(("export", flag) for flag in EXPORT_FLAGS),
     *(("checkpoints", flag) for flag in CHECKPOINTS_FLAGS),
 ]
