@@ -4,7 +4,8 @@
 
     HookbusError
     ├── UsageError                     ValueError      a request that cannot be met
-    │   └── ArgumentTypeError          TypeError
+    │   ├── ArgumentTypeError          TypeError
+    │   └── NotInstalledError          ImportError     a distribution is missing
     ├── PluginError                    RuntimeError    a plugin cannot take part
     ├── GraphError                     ValueError
     │   ├── UnknownNodeError
