@@ -1,4 +1,4 @@
-"""What hookbus says of a name, or a command, of a distribution that is not installed."""
+"""Tests the errors about names and commands of a distribution that is not installed."""
 
 from __future__ import annotations
 
