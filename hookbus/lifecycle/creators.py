@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import attrs
 
 from hookbus.backend.protocol import Session, create_session
-from hookbus.checkpoint.reader import NewestIn, variables_at
+from hookbus.checkpoint.reader import NewestIn, load_variables
 from hookbus.errors import (
     ArgumentTypeError,
     DeadlineExceededError,
@@ -101,6 +101,30 @@ class Scaffold:
             self.graph.variable_named(node, "saver of the scaffold")
         self.graph.finalize()
         return self
+
+    def warm_started(self, source: str | Path) -> Scaffold:
+        """Return a scaffold that, if nothing is restored, starts from a checkpoint.
+
+        The session starts with the values of the variables that the graph and the
+        checkpoint share; *init_op* sets its variables before, *init_fn* after that.
+
+        Args:
+            source: the checkpoint, or a directory, for the newest one in it.
+
+        Raises:
+            CheckpointError: there is no checkpoint, or it is damaged.
+        """
+        before, values = self.init_fn, load_variables(source)
+
+        def begin(scaffold: Scaffold, session: Session) -> None:
+            own = session.variables()
+            known = {name: value for name, value in values.items() if name in own}
+            session.write(known)
+            log.info("warm start", source=str(source), variables=len(known))
+            if before is not None:
+                before(scaffold, session)
+
+        return Scaffold(self.graph, init_fn=begin, copy_from_scaffold=self)
 
     @property
     def saved_names(self) -> frozenset[str] | None:
@@ -382,22 +406,3 @@ def creator_of(
             "saves"
         )
     return chief(graph, path=NewestIn(directory))
-
-
-def warm(graph: Graph, scaffold: Scaffold | None, source: str | Path) -> Scaffold:
-    """Return a scaffold that, if nothing is restored, takes variables from a checkpoint.
-
-    The scaffold sets the variables that the graph and the checkpoint *source* share.
-    """
-    before = None if scaffold is None else scaffold.init_fn
-    values = variables_at(source)
-
-    def begin(scaffold: Scaffold, session: Session) -> None:
-        own = session.variables()
-        known = {name: value for name, value in values.items() if name in own}
-        session.write(known)
-        log.info("warm start", source=str(source), variables=len(known))
-        if before is not None:
-            before(scaffold, session)
-
-    return Scaffold(graph, init_fn=begin, copy_from_scaffold=scaffold)

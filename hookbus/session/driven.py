@@ -42,7 +42,7 @@ from hookbus.lifecycle.state import Phase
 from hookbus.loop.evaluation import Evaluation
 from hookbus.loop.inputs import hold, track
 from hookbus.loop.step import Step
-from hookbus.plugin.roster import as_hooks, session_hooks
+from hookbus.plugin.roster import session_hooks
 from hookbus.process.interrupts import signals_deferred
 from hookbus.process.signals import raise_deferred
 from hookbus.session.foreign import (
@@ -59,7 +59,7 @@ from hookbus.step.request import NO_FETCHES
 from hookbus.step.stepper import Stepper
 from hookbus.step.trace import OpenStep
 from hookbus.tracked.held import Held
-from hookbus.validation import check_increment, check_name
+from hookbus.validation import as_hooks, check_increment, check_name
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 

@@ -47,12 +47,13 @@ from hookbus.lifecycle.start import (
 from hookbus.lifecycle.state import RUNNING, Phase, SessionState
 from hookbus.loop.inputs import Passes
 from hookbus.loop.step import Step
-from hookbus.plugin.roster import as_hooks, session_hooks
+from hookbus.plugin.roster import session_hooks
 from hookbus.process.interrupts import signals_deferred
 from hookbus.process.signals import raise_deferred
 from hookbus.session.custom_loop import CustomLoop
 from hookbus.session.step_fn import StepContext, check_step_fn
 from hookbus.step.backend_handle import BackendHandle
+from hookbus.validation import as_hooks
 
 T = TypeVar("T")
 

@@ -28,11 +28,17 @@ ERRORS = [
     for name, value in vars(hookbus.errors).items()
     if isinstance(value, type) and issubclass(value, hookbus.HookbusError)
 ]
+OTHERS = ("SessionStoppedError", "did_you_mean", "summary_of", "text_of")
+"""The other public names in hookbus.errors."""
 PUBLIC = {
     "hookbus": hookbus.__all__,
     "hookbus.backend": hookbus.backend.__all__,
-    "hookbus.errors": ERRORS,
+    "hookbus.commands": hookbus.commands.__all__,
+    "hookbus.errors": [*ERRORS, *OTHERS],
     "hookbus.evaluating": hookbus.evaluating.__all__,
+    "hookbus.evaluation": hookbus.evaluation.__all__,
+    "hookbus.learning": hookbus.learning.__all__,
+    "hookbus.metrics": hookbus.metrics.__all__,
     "hookbus.tracking": hookbus.tracking.__all__,
     "hookbus.validation": hookbus.validation.__all__,
 }
@@ -74,7 +80,7 @@ def test_a_package_is_small_enough_to_read() -> None:
     }
     del counts["cli"]
     assert {name: count for name, count in counts.items() if count > 11} == {}
-    assert counts["hookbus"] > 8
+    assert counts["hookbus"] > 5
 
 
 @pytest.mark.parametrize(

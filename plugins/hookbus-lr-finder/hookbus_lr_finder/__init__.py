@@ -129,9 +129,7 @@ class LRFinderHook(SessionRunHook):
 
     def _rate_in(self, session: Session) -> str:
         if self._variable is None:
-            self._variable = hookbus.learning.learning_rate_variable(
-                session, self.variable, NAME
-            )
+            self._variable = hookbus.learning_rate_variable(session, self.variable, NAME)
         return self._variable
 
     def _report(self) -> None:

@@ -11,16 +11,16 @@ import re
 import attrs
 import pytest
 import yaml
+from hookbus_estimator.commands.evaluate import evaluate as evaluate
+from hookbus_estimator.commands.predict import predict as predict
+from hookbus_estimator.commands.train import train as train
 from markdown_it import MarkdownIt
 
 import hookbus
 from hookbus import errors as errors
 from hookbus.cli.checkpoints import FLAGS as CHECKPOINTS_FLAGS
-from hookbus.cli.evaluate import evaluate as evaluate
 from hookbus.cli.export import FLAGS as EXPORT_FLAGS
 from hookbus.cli.flags import FLAGS
-from hookbus.cli.predict import predict as predict
-from hookbus.cli.train import train as train
 from hookbus.config.sources import ENVIRONMENT
 from hookbus.hooks import hookspecs as hookspecs
 from hookbus.hooks.hookspecs import PROJECT
@@ -42,8 +42,16 @@ EVERY = [*ERRORS, "SessionStoppedError"]  # which is no Exception
 
 MODULES = [name for name in hookbus.__all__ if inspect.ismodule(getattr(hookbus, name))]
 """The modules beside the package itself whose names are public."""
+SHARED = {"--input MODULE:FN", "--model-dir DIR"}
+"""The flags that the section of ``hookbus train`` describes for all three commands."""
 OWN_FLAGS = [
-    *((each.name, flag) for each in (train, evaluate, predict) for flag in each.flags),
+    *(("train", flag) for flag in train.flags),
+    *(
+        (c.name, flag)
+        for c in (evaluate, predict)
+        for flag in c.flags
+        if flag not in SHARED
+    ),
     *(("export", flag) for flag in EXPORT_FLAGS),
     *(("checkpoints", flag) for flag in CHECKPOINTS_FLAGS),
 ]
