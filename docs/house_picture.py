@@ -18,7 +18,8 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "CONTRIBUTING.md"
 BEGIN, END = "<!-- docs/house_picture.py writes this -->\n", "<!-- until here -->"
 PACKAGE = "hookbus"
-LEFT_OUT = {"hookbus.__main__", "hookbus.evaluating"}  # doors, not rooms
+DOORS = ("__main__", "commands", "evaluating", "evaluation", "learning", "metrics")
+LEFT_OUT = {f"hookbus.{door}" for door in DOORS}  # not rooms
 
 Graph = dict[str, set[str]]
 

@@ -1,9 +1,9 @@
-"""Draws the terminal in the README: runs its first `hookbus run`, and writes an SVG.
+"""Draws terminals: runs commands of pages, and writes an SVG for each picture.
 
     python docs/terminal_picture.py
 
-Takes the script and the command from README.md, and runs the command on a terminal of its
-own. Needs the packages of tests/requirements.txt, and a POSIX system.
+Takes the files and the commands from the pages, and runs each command on its own terminal.
+Needs the packages of tests/requirements.txt, and a POSIX system.
 """
 
 from __future__ import annotations
@@ -21,43 +21,84 @@ import tempfile
 import termios
 from pathlib import Path
 
+import attrs
 import pyte
 from rich.console import Console
 from rich.terminal_theme import MONOKAI
 from rich.text import Text
 
 ROOT = Path(__file__).resolve().parents[1]
-README = ROOT / "README.md"
-PICTURE = ROOT / "docs" / "images" / "run.svg"
+IMAGES = ROOT / "docs" / "images"
 COLUMNS, LINES = 120, 40
 
 
-def example() -> tuple[str, str]:
-    """Return the script in the README, and the first command that runs it."""
-    text = README.read_text("utf-8")
-    script = re.search(r'^```python title="train.py"\n(.*?)^```', text, re.M | re.S)
-    command = re.search(r"^\$ (hookbus run .+ train\.py)$", text, re.M)
-    if script is None or command is None:
-        raise SystemExit(f"{README} has no train.py, or does not run it")
-    return script[1], command[1]
+@attrs.frozen
+class Picture:
+    """A picture of commands in a page.
+
+    Attributes:
+        name: the name of the SVG.
+        page: the page that has the files and the commands.
+        first: the beginning of the first command that runs.
+        hidden: the number of commands that run first, and are not shown.
+        shown: the number of commands that are shown.
+    """
+
+    name: str
+    page: Path
+    first: str
+    hidden: int = 0
+    shown: int = 1
+
+    @property
+    def path(self) -> Path:
+        """Where the picture is."""
+        return IMAGES / self.name
 
 
-def run(script: str, command: str) -> bytes:
-    """Run the command in an empty folder; return all that it writes to its terminal."""
+PICTURES = (
+    Picture("run.svg", ROOT / "README.md", "hookbus run --stop-at-step"),
+    Picture(
+        "resume.svg",
+        ROOT / "docs" / "tutorial" / "follow-one-run.md",
+        "hookbus run --logging-tensor",
+        hidden=2,
+        shown=2,
+    ),
+)
+
+
+def drawn(picture: Picture) -> str:
+    """Run the commands of a picture in an empty folder; return the SVG."""
+    text = picture.page.read_text("utf-8")
+    files = re.findall(r'^```\w+ title="([^"\n]+)"\n(.*?)^```', text, re.M | re.S)
+    commands = re.findall(r"^\$ (hookbus .+?)(?:; echo .+)?$", text, re.M)
+    begins = [command.startswith(picture.first) for command in commands]
+    if True not in begins:
+        raise SystemExit(f"{picture.page} has no command {picture.first!r}")
+    count = picture.hidden + picture.shown
+    commands = commands[begins.index(True) :][:count]
+    with tempfile.TemporaryDirectory() as folder:
+        for name, content in files:
+            Path(folder, name).write_text(content, "utf-8")
+        screens = [lines_of(run(command, folder)) for command in commands]
+    return svg(list(zip(commands, screens, strict=True))[picture.hidden :])
+
+
+def run(command: str, folder: str) -> bytes:
+    """Run a command in a folder; return its output, with ``~`` for the folder."""
     primary, secondary = pty.openpty()
     fcntl.ioctl(secondary, termios.TIOCSWINSZ, struct.pack("HHHH", LINES, COLUMNS, 0, 0))
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     env = {**os.environ, "PATH": path, "TERM": "xterm-256color", "COLUMNS": str(COLUMNS)}
-    with tempfile.TemporaryDirectory() as folder, os.fdopen(primary, "rb", 0) as screen:
-        Path(folder, "train.py").write_text(script, "utf-8")
+    with os.fdopen(primary, "rb", 0) as screen:
         child = subprocess.Popen(
             command.split(), stdout=secondary, stderr=secondary, cwd=folder, env=env
         )
         os.close(secondary)
         written = b"".join(iter(lambda: _read(screen), b""))
-        if child.wait() != 0:
-            raise SystemExit(f"{command} failed:\n{written.decode()}")
-    return written
+        child.wait()
+    return written.replace(folder.encode(), b"~")
 
 
 def _read(screen: io.RawIOBase) -> bytes:
@@ -91,22 +132,23 @@ def _style(cell: pyte.screens.Char) -> str:
     return f"bold {name}" if cell.bold else name
 
 
-def svg(command: str, lines: list[Text]) -> str:
-    """Return a picture of the command and the lines."""
+def svg(shown: list[tuple[str, list[Text]]]) -> str:
+    """Return a picture of commands, each with its lines."""
     console = Console(record=True, width=COLUMNS, file=io.StringIO())
-    console.print(Text(f"$ {command}", style="bold"))
-    for line in lines:
-        console.print(line, soft_wrap=True)
+    for command, lines in shown:
+        console.print(Text(f"$ {command}", style="bold"))
+        for line in lines:
+            console.print(line, soft_wrap=True)
     picture: str = console.export_svg(title="hookbus", theme=MONOKAI, unique_id="hookbus")
     return picture
 
 
 def main() -> None:
-    """Write the picture."""
-    script, command = example()
-    PICTURE.parent.mkdir(exist_ok=True)
-    PICTURE.write_text(svg(command, lines_of(run(script, command))), "utf-8")
-    print(f"wrote {PICTURE.relative_to(ROOT)}")
+    """Write the pictures."""
+    IMAGES.mkdir(exist_ok=True)
+    for picture in PICTURES:
+        picture.path.write_text(drawn(picture), "utf-8")
+        print(f"wrote {picture.path.relative_to(ROOT)}")
 
 
 if __name__ == "__main__":

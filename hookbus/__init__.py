@@ -23,12 +23,21 @@ def _lazy(package):
             imports = [line.split() for line in stub if line.startswith("from ")]
         return {name: source for _, source, _, name, *_ in imports}
 
+    @functools.cache
+    def names():
+        """Return the public names of the distributions that are installed."""
+        return [n for n, source in modules().items() if not _missing(source)]
+
     def get(name):
         """Import a public name, or a module of the package, at its first use."""
         source = modules().get(name, package)
         if name == "__all__":
-            value = sorted(modules())
+            value = sorted(names())
         elif source != package:
+            if missing := _missing(source):
+                from hookbus.errors import not_installed
+
+                raise not_installed(f"{package}.{name}", missing)
             value = getattr(importlib.import_module(source), name)
         elif name == "__version__" and package == __name__:
             value = importlib.import_module("importlib.metadata").version(package)
@@ -37,7 +46,17 @@ def _lazy(package):
         setattr(module, name, value)
         return value
 
-    return get, lambda: sorted({*vars(module), *modules()})
+    return get, lambda: sorted({*vars(module), *names()})
+
+
+def _missing(source):
+    """Return the distribution of a module if that is not installed; None if it is."""
+    top = source.partition(".")[0]
+    if top == __name__:
+        return None
+    if importlib.import_module("importlib.util").find_spec(top) is not None:
+        return None
+    return top.replace("_", "-")
 
 
 def _submodule(package, name):

@@ -4,6 +4,19 @@ Type checkers read this list; at run time ``hookbus`` imports a name from its mo
 the name is first used.
 """
 
+from hookbus_estimator import BestExporter as BestExporter
+from hookbus_estimator import Estimator as Estimator
+from hookbus_estimator import EstimatorSpec as EstimatorSpec
+from hookbus_estimator import EvalSpec as EvalSpec
+from hookbus_estimator import Exporter as Exporter
+from hookbus_estimator import FinalExporter as FinalExporter
+from hookbus_estimator import LatestExporter as LatestExporter
+from hookbus_estimator import ModeKeys as ModeKeys
+from hookbus_estimator import RunConfig as RunConfig
+from hookbus_estimator import TrainSpec as TrainSpec
+from hookbus_estimator import train_and_evaluate as train_and_evaluate
+
+from hookbus import commands as commands
 from hookbus import errors as errors
 from hookbus import evaluating as evaluating
 from hookbus import evaluation as evaluation
@@ -22,9 +35,11 @@ from hookbus.checkpoint.codec import Codec as Codec
 from hookbus.checkpoint.codec import ExportingCodec as ExportingCodec
 from hookbus.checkpoint.files import CheckpointFiles as CheckpointFiles
 from hookbus.checkpoint.reader import CheckpointInfo as CheckpointInfo
+from hookbus.checkpoint.reader import NewestIn as NewestIn
 from hookbus.checkpoint.reader import best_checkpoint as best_checkpoint
 from hookbus.checkpoint.reader import latest_checkpoint as latest_checkpoint
 from hookbus.checkpoint.reader import list_checkpoints as list_checkpoints
+from hookbus.checkpoint.reader import load_variables as load_variables
 from hookbus.checkpoint.reader import verify_checkpoint as verify_checkpoint
 from hookbus.cli.flags import SplitFlags as SplitFlags
 from hookbus.cli.flags import split_flags as split_flags
@@ -41,17 +56,6 @@ from hookbus.errors import RunAfterStopError as RunAfterStopError
 from hookbus.errors import TrainingError as TrainingError
 from hookbus.errors import UnavailableError as UnavailableError
 from hookbus.errors import UsageError as UsageError
-from hookbus.estimator.estimator import Estimator as Estimator
-from hookbus.estimator.exporter import BestExporter as BestExporter
-from hookbus.estimator.exporter import Exporter as Exporter
-from hookbus.estimator.exporter import FinalExporter as FinalExporter
-from hookbus.estimator.exporter import LatestExporter as LatestExporter
-from hookbus.estimator.model_fn import EstimatorSpec as EstimatorSpec
-from hookbus.estimator.model_fn import ModeKeys as ModeKeys
-from hookbus.estimator.run_config import RunConfig as RunConfig
-from hookbus.estimator.train_and_evaluate import EvalSpec as EvalSpec
-from hookbus.estimator.train_and_evaluate import TrainSpec as TrainSpec
-from hookbus.estimator.train_and_evaluate import train_and_evaluate as train_and_evaluate
 from hookbus.graph.graph import Graph as Graph
 from hookbus.graph.node import Node as Node
 from hookbus.hooks.checkpoints import Checkpoints as Checkpoints
@@ -59,6 +63,7 @@ from hookbus.hooks.checkpoints import CheckpointSaverListener as CheckpointSaver
 from hookbus.hooks.context import SessionRunContext as SessionRunContext
 from hookbus.hooks.context import SessionRunValues as SessionRunValues
 from hookbus.hooks.event_bus import HookCall as HookCall
+from hookbus.hooks.hook import HookObject as HookObject
 from hookbus.hooks.hook import SessionRunArgs as SessionRunArgs
 from hookbus.hooks.hook import SessionRunHook as SessionRunHook
 from hookbus.hooks.hook_options import HookOptions as HookOptions
@@ -70,6 +75,7 @@ from hookbus.hooks.inbox import StopKind as StopKind
 from hookbus.hooks.option_group import OptionGroup as OptionGroup
 from hookbus.hooks.outcome import Outcome as Outcome
 from hookbus.hooks.outcome import StopReason as StopReason
+from hookbus.hooks.outcome import StopSession as StopSession
 from hookbus.hooks.outcome import resumes as resumes
 from hookbus.hooks.timer import Due as Due
 from hookbus.hooks.timer import SecondOrStepTimer as SecondOrStepTimer
@@ -79,21 +85,27 @@ from hookbus.lifecycle.creators import Scaffold as Scaffold
 from hookbus.lifecycle.creators import SessionCreator as SessionCreator
 from hookbus.lifecycle.creators import WorkerSessionCreator as WorkerSessionCreator
 from hookbus.lifecycle.recovery import Recovery as Recovery
+from hookbus.lifecycle.start import current_config as current_config
 from hookbus.logs import log as log
 from hookbus.loop.evaluation import Evaluation as Evaluation
 from hookbus.loop.step import Step as Step
 from hookbus.peers.protocol import Reduction as Reduction
+from hookbus.plugin.roster import ImpliedPlugin as ImpliedPlugin
+from hookbus.plugin.roster import ImpliedSetting as ImpliedSetting
 from hookbus.process.coordinator import Coordinator as Coordinator
 from hookbus.saving.comparing import Difference as Difference
 from hookbus.saving.comparing import compare_checkpoints as compare_checkpoints
 from hookbus.saving.trained import load_tracked as load_tracked
 from hookbus.saving.watched import Watched as Watched
 from hookbus.session.adapter import TrainerAdapter as TrainerAdapter
+from hookbus.session.call import CallSession as CallSession
 from hookbus.session.driven import DrivenSession as DrivenSession
 from hookbus.session.driven import StepRequest as StepRequest
+from hookbus.session.learning_rate import learning_rate_variable as learning_rate_variable
 from hookbus.session.monitored import MonitoredSession as MonitoredSession
 from hookbus.session.step_fn import StepContext as StepContext
 from hookbus.session.training import MonitoredTrainingSession as MonitoredTrainingSession
 from hookbus.session.training import SingularMonitoredSession as SingularMonitoredSession
+from hookbus.session.waiting import wait as wait
 
 __version__: str

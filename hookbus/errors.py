@@ -4,7 +4,8 @@
 
     HookbusError
     ├── UsageError                     ValueError      a request that cannot be met
-    │   └── ArgumentTypeError          TypeError
+    │   ├── ArgumentTypeError          TypeError
+    │   └── NotInstalledError          ImportError     a distribution is missing
     ├── PluginError                    RuntimeError    a plugin cannot take part
     ├── GraphError                     ValueError
     │   ├── UnknownNodeError
@@ -77,6 +78,18 @@ class HookbusError(Exception):
 
 class UsageError(HookbusError, ValueError):
     """Arguments, flags or settings are invalid, incomplete or contradict each other."""
+
+
+class NotInstalledError(UsageError, ImportError):
+    """A name or a command belongs to a distribution that is not installed."""
+
+
+def not_installed(what: str, distribution: str) -> NotInstalledError:
+    """Return the error for a name or a command of a distribution that is missing."""
+    return NotInstalledError(
+        f"{what} is part of {distribution}, which is not installed: "
+        f"pip install {distribution}"
+    )
 
 
 class PluginError(HookbusError, RuntimeError):

@@ -337,6 +337,12 @@ def _unconfigured() -> Any:
 
 
 log: Logger = Logger()
+"""The logger of hookbus.
+
+``hookbus.log.info("what", key=value)`` writes to stderr, without lines below ``info``,
+unless the program has configured structlog. Hooks get the lines as the event
+``line_logged``.
+"""
 
 
 def shown(path: Path) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import random
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -202,7 +203,8 @@ def undisturbed(
     NumPy's and those of libraries with a plugin) and the positions of a session's inputs.
     So an evaluation in the middle of training may draw numbers and pull values without any
     effect on it. An input is restored as after a kill: its function is called
-    again, and values are skipped or its iterator gets its position.
+    again, and values are skipped or its iterator gets its position. Variables, and
+    generators that the program has created itself, are not restored.
 
     Args:
         session: the backend session whose inputs are restored, as hooks have it, or a
@@ -231,6 +233,37 @@ def undisturbed(
             restore(generators)  # last: an input may draw on its way back
 
     return Undo(undo)
+
+
+@attrs.define(eq=False)
+class RandomStream:
+    """A stream of random numbers for several blocks, apart from that of the program.
+
+    The first block begins where the process's generators are. Each further one continues
+    where the block before it ended, and after each block the process's generators are as
+    they were before.
+
+    >>> import random
+    >>> random.seed(1)
+    >>> expected = [random.random() for _ in range(2)]
+    >>> random.seed(1)
+    >>> stream, drawn = RandomStream(), []
+    >>> for _ in range(2):
+    ...     with stream.drawing():
+    ...         drawn.append(random.random())
+    >>> drawn == expected, random.random() == expected[0]
+    (True, True)
+    """
+
+    _states: Mapping[str, Any] = attrs.field(factory=dict, init=False)
+
+    @contextlib.contextmanager
+    def drawing(self) -> Iterator[None]:
+        """Return a block whose random numbers come from this stream."""
+        with undisturbed():
+            restore(self._states)
+            yield
+            self._states = capture()
 
 
 def _seek(session: HasInputs, positions: Mapping[str, Any]) -> None:

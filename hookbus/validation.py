@@ -17,7 +17,19 @@ from hookbus.errors import ArgumentTypeError, UsageError, did_you_mean
 if sys.version_info >= (3, 14):
     from annotationlib import Format
 
-__all__ = ["number_in", "numeric"]  # for hooks; the others are for hookbus itself
+__all__ = [  # for plugins; the others are for hookbus itself
+    "as_hooks",
+    "check_directory",
+    "check_name",
+    "check_number",
+    "check_path",
+    "check_seconds",
+    "names_taken",
+    "number_in",
+    "numeric",
+    "scalar_in",
+    "signature_of",
+]
 
 
 def number_in(value: Any) -> float | None:
@@ -240,6 +252,27 @@ def check_name(argument: str, name: str | None) -> None:
         )
 
 
+def as_hooks(hooks: Any, argument: str) -> tuple[Any, ...]:
+    """Return the hooks that an argument holds.
+
+    Raises:
+        ArgumentTypeError: it is not an iterable, or it holds a None.
+    """
+    try:
+        found = tuple(hooks or ())
+    except TypeError:
+        raise ArgumentTypeError(
+            f"{argument} takes a list of hooks, not a {type(hooks).__name__}: write "
+            f"{argument}=[...]"
+        ) from None
+    for place, hook in enumerate(found):
+        if hook is None:
+            raise ArgumentTypeError(
+                f"{argument}[{place}] is None: does the code that makes it return it?"
+            )
+    return found
+
+
 def backend_of(session: Any, function: str) -> Any:
     """Return the backend session of a session with hooks; a backend session is its own.
 
@@ -257,17 +290,6 @@ def backend_of(session: Any, function: str) -> Any:
             f"run_context.session, not a {type(session).__name__}"
         )
     return found
-
-
-def check_params(params: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """Return the parameters of a model; an empty dict for None.
-
-    Raises:
-        ArgumentTypeError: they are not a dict.
-    """
-    if params is not None and not isinstance(params, Mapping):
-        raise ArgumentTypeError(f"params must be a dict, given: {params!r}")
-    return params or {}
 
 
 def names_taken(fn: Any, argument: str, known: Sequence[str]) -> tuple[str, ...]:

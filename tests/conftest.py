@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import signal
 import threading
 from collections.abc import Iterator
 
@@ -12,7 +11,8 @@ import pytest
 from tests.support.folders import _clean as _clean
 from tests.support.folders import pytest_configure as pytest_configure
 from tests.support.folders import tmp_path as tmp_path
-from tests.support.handlers import handlers, heed_signals
+from tests.support.handlers import ctrl_c as ctrl_c
+from tests.support.handlers import heed_signals
 from tests.support.profiles import load_profile
 from tests.support.times import pytest_terminal_summary as pytest_terminal_summary
 
@@ -34,10 +34,3 @@ def release() -> Iterator[threading.Event]:
     event = threading.Event()
     yield event
     event.set()
-
-
-@pytest.fixture
-def ctrl_c() -> Iterator[None]:
-    """A process that nobody gave handlers, but that outlives its SIGTERMs."""
-    with handlers(signal.default_int_handler):
-        yield

@@ -1,4 +1,4 @@
-"""What version 0.1 wrote is read and run by this version: checkpoints, and a plugin.
+"""The checkpoints and the plugin of version 0.1 are read and run by this version.
 
 ``tests/kept/v0_1`` holds two scripts, a checkpoint of each in the middle of its run, the
 lines that the uninterrupted run printed, and a plugin as pip had installed it. They are

@@ -26,6 +26,7 @@ from hookbus.graph.node import Node as Node
 from hookbus.graph.node import NodeKind as NodeKind
 from hookbus.graph.operation import Operation as Operation
 from hookbus.graph.report_graph import ReportGraph as ReportGraph
+from hookbus.graph.traversal import needed_by as needed_by
 from hookbus.graph.traversal import needs as needs
 from hookbus.library.base import Beside as Beside
 from hookbus.library.base import FleetingValues as FleetingValues

@@ -45,7 +45,7 @@ class EmbeddedSession(SessionBase):
     last op. Committed arrays are read-only, so an op that changes its input in place
     raises an error. Values that live in objects outside the session have no such
     protection. An op may change them in place; a fetch then gets the value after the train
-    ops of the run.
+    ops of the run. A session recovers from an ``AbortedError`` and an ``UnavailableError``.
 
     Args:
         graph: the graph to run; its initial values are copied.

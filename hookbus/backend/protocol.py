@@ -23,7 +23,8 @@ class RunOptions:
 
     Attributes:
         trace_level: 0 (default) traces nothing; a higher level fills the run's
-            ``run_metadata``. ``RunOptions.FULL_TRACE`` traces everything.
+            ``run_metadata``. ``RunOptions.FULL_TRACE`` traces everything. The highest level
+            of all hooks applies. The embedded backend records the same at each level.
         native: further options in the backend's own form, those of each party that has
             some; the backend unites them.
 
@@ -48,6 +49,8 @@ class RunOptions:
 
 class RunMetadata:
     """The record of one run; empty unless the run was traced.
+
+    Hooks get it as ``run_values.run_metadata``; a caller passes its own to ``run``.
 
     Attributes:
         ops: each op and each value pulled from an input, in the order they ended.
@@ -98,6 +101,9 @@ class Execution:
 
 class Session(Protocol):
     """A running graph, as the loop and the hooks see it.
+
+    Hooks get it as ``run_context.session``, and as an argument of events. They change
+    variables with ``run_context.assign``, and with :meth:`write` in events outside a run.
 
     The loop compiles each distinct request once and executes it in each step. Only the
     session itself touches its values, because they may live on a device.
@@ -369,6 +375,9 @@ class ValueRecord:
 @attrs.frozen
 class OpRecord:
     """One op of a traced run, or one value pulled from an input.
+
+    An op that raises an error is not recorded. Recording costs some microseconds for each
+    op, and nothing in a run that is not traced.
 
     Attributes:
         name: the node's name.

@@ -136,6 +136,9 @@ class Bus:
     def order(self, event: str, kind: Kind | None = None) -> list[OrderedHook]:
         """Return the hooks of an event in calling order, each with its reasons.
 
+        Each has ``plugin``, ``label``, ``origin``, ``group`` (``wrapper``, ``tryfirst``,
+        ``trylast`` or nothing), and ``because``: the ``before`` and ``after`` that apply.
+
         Args:
             event: the event's name.
             kind: the kind of the run, by default the session's.

@@ -53,15 +53,15 @@ class Registration:
         return f"{self.name!r} ({self.shipped_by})"
 
     @classmethod
-    def of_core(cls, promise: str, part: Any) -> Registration:
-        """Return the registration of a hook of the core itself.
+    def of_call(cls, promise: str, hook: Any) -> Registration:
+        """Return the registration of a hook that keeps a promise of the calling code.
 
         Args:
             promise: the call or argument that the hook serves, like ``Estimator.train()``.
                 It is the name of the hook; no plugin can have such a name.
-            part: the hook object.
+            hook: the hook object.
         """
-        return cls(promise, part, "hookbus itself")
+        return cls(promise, hook, "the call itself")
 
 
 _PROPERTIES = (property, functools.cached_property)

@@ -170,7 +170,8 @@ def best_checkpoint(
         mode: whether the lowest value, ``min``, or the highest, ``max``, is the best.
 
     Raises:
-        UsageError: no checkpoint has a value of this name, or there is no such mode.
+        UsageError: no checkpoint has a value of this name, with a list of the others; or
+            there is no such mode.
         CheckpointError: there is no checkpoint, or the directory cannot be read.
 
     >>> best_checkpoint("no/such/directory", "val/loss")
@@ -285,7 +286,14 @@ def _at_pass(place: Mapping[str, Any]) -> Mapping[str, Any]:
 
 @attrs.frozen
 class NewestIn:
-    """Names the newest good checkpoint of a directory, which is chosen at each read."""
+    """Names the newest good checkpoint of a directory, which is chosen at each read.
+
+    Give it to a :class:`ChiefSessionCreator` in place of a path. So a session restores the
+    checkpoint that is the newest when it opens, and not one that was removed meanwhile.
+
+    Args:
+        directory: the directory of the checkpoints.
+    """
 
     directory: Path = attrs.field(converter=Path)
 
@@ -370,8 +378,14 @@ def read_source(source: str | Path) -> Restored:
     return restored
 
 
-def variables_at(source: str | Path) -> Mapping[str, Any]:
+def load_variables(source: str | Path) -> Mapping[str, Any]:
     """Return the variables of a checkpoint, or of the newest one in a directory.
+
+    Args:
+        source: the checkpoint, or the directory of several.
+
+    Returns:
+        Name to value, with ``global_step`` among them.
 
     Raises:
         CheckpointError: there is no checkpoint, or it is damaged.

@@ -10,13 +10,17 @@ from importlib.metadata import version
 from pathlib import Path
 
 from hookbus.cli.output import columns, discard, flush_stdout, report, report_interruption
-from hookbus.errors import ExitCode, HookbusError, UsageError, did_you_mean, spelled
+from hookbus.errors import (
+    ExitCode,
+    HookbusError,
+    UsageError,
+    did_you_mean,
+    not_installed,
+    spelled,
+)
 
 COMMANDS = {
     "run": "run a training script or module, with plugins",
-    "train": "train an Estimator",
-    "evaluate": "print the metrics of an Estimator's newest checkpoint",
-    "predict": "write the predictions of an Estimator to a file",
     "export": "write a trained model into a file for other programs",
     "checkpoints": "list, verify, compare, keep and remove checkpoints",
     "plugins": "list the installed plugins and what each does",
@@ -26,6 +30,14 @@ COMMANDS = {
     "help": "show the help of a command or a plugin",
 }
 """The subcommands of the core, each with its description; they win over others."""
+_ELSEWHERE = {
+    "certify": "hookbus-certify",
+    "replay": "hookbus-certify",
+    "train": "hookbus-estimator",
+    "evaluate": "hookbus-estimator",
+    "predict": "hookbus-estimator",
+}
+"""The subcommands of other distributions of this project, each with its distribution."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -76,6 +88,8 @@ def _dispatch(words: list[str]) -> int:
         installed = installed_commands()
         if words[0] in installed:
             return run_installed(installed[words[0]], words[1:])
+        if words[0] in _ELSEWHERE:
+            raise not_installed(f"hookbus {words[0]}", _ELSEWHERE[words[0]])
         every = [*COMMANDS, *installed]
         hint = did_you_mean(words[0], every) or f"; the commands are {', '.join(every)}"
         raise UsageError(

@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from types import TracebackType
 
-import hookbus
 from hookbus.backend.codegen import FILES as COMPILED
 from hookbus.cli.output import report, report_interruption
 from hookbus.config.config import Config, SessionRecord, set_process_config
@@ -30,10 +29,8 @@ from hookbus.errors import (
 from hookbus.logs import Stderr, configure, log
 from hookbus.plugin.selection import Selection, select
 
-_OWN = (str(Path(hookbus.__file__).parent) + os.sep, COMPILED)
-"""Prefixes of the files of hookbus itself, and of the code that a session compiles."""
-_LEADING = (*_OWN, importlib.__file__, "<frozen importlib")
-"""Prefixes of the files whose frames lead to the user's code."""
+_OWN = ("hookbus", "hookbus_estimator")
+"""The packages whose frames are those of hookbus: those that define its names."""
 
 
 def execute(main: Callable[[], None], config: Config, files: Collection[str]) -> int:
@@ -154,7 +151,8 @@ def _print_traceback(error: BaseException, whole: bool) -> None:
         whole: whether to print the frames of hookbus between those of the user's code.
     """
     trace: TracebackType | None = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_LEADING):
+    leading = (*_own_files(), importlib.__file__, "<frozen importlib")
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(leading):
         trace = trace.tb_next
     if trace is not None or isinstance(error, SyntaxError):
         # Not by assignment, which a frozen class refuses.
@@ -170,6 +168,12 @@ def _print_traceback(error: BaseException, whole: bool) -> None:
         sys.excepthook(type(error), error, error.__traceback__)
 
 
+def _own_files() -> tuple[str, ...]:
+    """Return the prefixes of hookbus's files, and of the code that a session compiles."""
+    modules = (sys.modules[name] for name in _OWN if name in sys.modules)
+    return (*(str(Path(str(m.__file__)).parent) + os.sep for m in modules), COMPILED)
+
+
 def _hide_own_frames(error: BaseException | None, done: set[int]) -> None:
     """Remove frames of hookbus that lead to other code, from all errors of a chain.
 
@@ -178,14 +182,14 @@ def _hide_own_frames(error: BaseException | None, done: set[int]) -> None:
     if error is None or id(error) in done:
         return
     done.add(id(error))
-    frames: list[TracebackType] = []
+    own_files, frames = _own_files(), list[TracebackType]()
     trace = error.__traceback__
     while trace is not None:
         frames.append(trace)
         trace = trace.tb_next
     kept, foreign = None, False
     for frame in reversed(frames):
-        own = frame.tb_frame.f_code.co_filename.startswith(_OWN)
+        own = frame.tb_frame.f_code.co_filename.startswith(own_files)
         foreign = foreign or not own
         if not (own and foreign):
             kept = TracebackType(kept, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)

@@ -16,10 +16,7 @@ from types import MappingProxyType
 import attrs
 
 import hookbus
-from hookbus.cli.evaluate import evaluate
 from hookbus.cli.export import FLAGS as EXPORT_FLAGS
-from hookbus.cli.predict import predict
-from hookbus.cli.train import train
 from hookbus.config.keys import FLAGS
 from hookbus.discovery import CORE, canonical_name, installed_plugins
 from hookbus.errors import ExitCode, UsageError, did_you_mean
@@ -54,10 +51,15 @@ _LIKE = ("value", "eval", "input", "torch")
 """The kinds of hooks to start from, the default first."""
 _FLAGS = {"--like": "a kind of hook", "--directory": "a folder"}
 """Each flag to what it needs."""
+_OF_ESTIMATOR = (
+    *("--input", "--model-dir", "--steps", "--max-steps", "--name", "--checkpoint-path"),
+    *("--output", "--predict-keys", "--batches"),
+)
+"""The flags of the commands of hookbus-estimator."""
 _OWN_FLAGS = (
     *(*FLAGS, "--help", "--json", "--load", "--version", "--directory", "--like"),
-    *(f.split()[0] for own in (train, evaluate, predict) for f in own.every_flag),
     *(f.split()[0] for f in EXPORT_FLAGS),
+    *_OF_ESTIMATOR,
 )
 """The flags of hookbus itself, which no plugin may own."""
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")

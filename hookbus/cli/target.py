@@ -22,7 +22,7 @@ from hookbus.errors import UsageError, clipped, did_you_mean, spelled
 def own_folder_first(script: str | None = None) -> None:
     """Put the folder of the script, or else the current one, first on the path.
 
-    A script that is a folder or a zip file itself is put there, as Python does.
+    A script that is a folder or a zip file itself is put there, like in Python.
     """
     if sys.flags.safe_path:
         return

@@ -68,6 +68,8 @@ class Graph(NodeTable):
     Attributes:
         backend: the class of the sessions that run the graph, or where to import it, as
             ``MODULE:CLASS``. It is called with the graph.
+        summary: declares values that viewers like TensorBoard show. It has the methods
+            ``scalar``, ``histogram``, ``image`` and ``text``, which take a name and a node.
     """
 
     backend: str | Callable[[Any], Any] = "hookbus.backend.embedded:EmbeddedSession"
@@ -83,7 +85,10 @@ class Graph(NodeTable):
 
     @property
     def takes_reports(self) -> bool:
-        """Whether a custom loop computes the steps and reports the values of nodes."""
+        """Whether a custom loop computes the steps and reports the values of nodes.
+
+        Hooks that work in another way in a custom loop read this in ``begin``.
+        """
         return False
 
     @property
@@ -160,7 +165,11 @@ class Graph(NodeTable):
 
     @property
     def reported(self) -> Node | None:
-        """The node with all numbers of a step; in a graph, that of :attr:`metrics`."""
+        """The node with all numbers of a step; in a graph, that of :attr:`metrics`.
+
+        In a custom loop its value also has all other numbers that the step reports.
+        Functions that the step reports are not called for it.
+        """
         return self.metrics
 
     @property
@@ -283,7 +292,9 @@ class Graph(NodeTable):
 
         Args:
             fn: the function; each parameter names the node it reads. A parameter that names
-                no node keeps its default; ``xp`` gets the backend's array namespace.
+                no node keeps its default; ``xp`` gets the backend's array namespace. An op
+                that draws from a global random generator draws whenever a hook fetches it:
+                give it a generator of its own to keep training independent of hooks.
             name: the node's name, by default the function's.
             reads: parameter to node, for parameters whose name is not that of the node.
             outputs: names of several results; *fn* then returns a dict with these keys,

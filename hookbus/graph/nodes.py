@@ -60,7 +60,9 @@ class NodeTable:
         """Return the names of values that hooks may fetch, in the order of the graph.
 
         Train ops are left out, because fetching one trains, and so are the nodes that
-        hookbus and its hooks add for themselves, whose names begin with ``hookbus.``.
+        hookbus and its hooks add for themselves, whose names begin with ``hookbus.``. Of a
+        ``TFGraph`` they are the variables and the names that the program or a hook has
+        asked for.
 
         Args:
             pattern: the names to return, as a pattern of ``fnmatch``; case counts.

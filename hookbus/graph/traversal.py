@@ -10,7 +10,6 @@ from collections.abc import Collection, Iterable
 
 from hookbus.graph.graph import Graph
 from hookbus.graph.node import Node
-from hookbus.graph.operation import Operation
 
 
 def loop_ops(graph: Graph) -> list[Node]:
@@ -28,28 +27,19 @@ def needs(graph: Graph, node: Node, name: str, fed: Collection[str] = ()) -> boo
     return any(found.name == name for found in needed_by(graph, [node], fed))
 
 
-def train_outputs_of(graph: Graph, nodes: Iterable[Node]) -> set[str]:
-    """Return the names of the outputs of train ops that some nodes need."""
-    return {node.name for node in needed_by(graph, nodes) if is_train_output(node)}
-
-
-def ops_of(graph: Graph, nodes: Iterable[Node]) -> list[Operation]:
-    """Return each op that a run of some nodes calls if it is fed placeholders only."""
-    return [node.source for node in needed_by(graph, nodes) if node.kind == "op"]
-
-
-def op_behind(graph: Graph, node: Node) -> Node:
-    """Return the op of an output; return any other node as it is."""
-    return graph.resolve(node.source.name) if node.kind == "output" else node
-
-
 def is_train_output(node: Node) -> bool:
     """Return whether a node is an output of a train op."""
     return node.kind == "output" and bool(node.source.trains)
 
 
 def needed_by(graph: Graph, nodes: Iterable[Node], fed: Collection[str] = ()) -> list[Node]:
-    """Return the nodes that a run of some nodes needs and is not fed, each once."""
+    """Return the nodes that a run of some nodes needs and is not fed, each once.
+
+    Args:
+        graph: the graph.
+        nodes: the nodes to run; they are among the result.
+        fed: the names of the nodes that the run is fed.
+    """
     found = {node.name: node for node in nodes if node.name not in fed}
     waiting = list(found.values())
     while waiting:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from hookbus.errors import ArgumentTypeError, UsageError
+from hookbus.errors import UsageError
 from hookbus.hooks.requests import CurrentHook, ForeignLoop, Requests
 from hookbus.logs import log
 from hookbus.validation import expanded
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 class CheckpointSaverListener:
     """Called by checkpoint-saver before and after each save. Every method is optional.
+
+    Listeners are passed to ``CheckpointSaverHook(listeners=[...])``.
 
     >>> class CopyListener(CheckpointSaverListener):
     ...     def after_save(self, session, global_step_value):
@@ -267,20 +269,3 @@ class Checkpoints:
             UsageError: a value is not a finite number; or the session is over.
         """
         self._requests.record_values(self._current_hook.name, values, global_step)
-
-
-def check_listeners(given: Iterable[Any] | None) -> tuple[CheckpointSaverListener, ...]:
-    """Return the listeners of an argument as a tuple.
-
-    Raises:
-        ArgumentTypeError: it is not a list of listeners.
-    """
-    is_list = isinstance(given, Iterable | None)
-    listeners = tuple(given or ()) if is_list else ()
-    wrong = [each for each in listeners if not isinstance(each, CheckpointSaverListener)]
-    if wrong or not is_list:
-        raise ArgumentTypeError(
-            "saving_listeners must be a list of CheckpointSaverListener, given: "
-            f"{(wrong[0] if is_list else given)!r}"
-        )
-    return listeners

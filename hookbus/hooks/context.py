@@ -194,9 +194,10 @@ class SessionRunContext:
 
     @property
     def epoch(self) -> int | None:
-        """The number of the open pass of ``session.iterate``, from 0.
+        """The number of the epoch in a custom loop, from 0.
 
-        None between two passes, and in a loop that does not call ``iterate``.
+        Without ``session.epochs`` it is the number of the outermost open pass of
+        ``session.iterate``. None between two passes, and in a loop that calls neither.
         """
         return self._frame.services.epoch()
 

@@ -17,9 +17,9 @@ before all of them, when the plugin's settings are read.
 ``planned_last_step`` when a hook asks for the last step; ``next_due`` and ``idled`` when a
 hook has its next run, and how many have left it out; ``epoch_ended`` when a custom
 loop has gone through its input once; ``evaluating`` around each evaluation; ``logged``,
-``measured`` and ``evaluated`` when a hook emits them, the last one also after
-``session.evaluation()``; ``params_recorded`` when the program calls ``session.record()``;
-``line_logged`` with each log line.
+``measured``, ``file_written`` and ``evaluated`` when a hook emits them, the last one also
+after ``session.evaluation()``; ``params_recorded`` when the program calls
+``session.record()``; ``line_logged`` with each log line.
 """
 
 from __future__ import annotations
@@ -55,8 +55,9 @@ hookspec: pluggy.HookspecMarker = pluggy.HookspecMarker(PROJECT)
 hookimpl: pluggy.HookimplMarker = pluggy.HookimplMarker(PROJECT)
 """Marks a method or function as an implementation of the event of its name.
 
-Takes pluggy's options ``tryfirst``, ``trylast``, ``wrapper``, ``optionalhook`` and
-``specname``.
+Every function of a module plugin needs it, and every method of a hook except the six of
+:class:`SessionRunHook`. Takes pluggy's options ``tryfirst``, ``trylast``, ``wrapper``,
+``optionalhook`` and ``specname``.
 """
 
 LIFECYCLE = (
@@ -259,6 +260,14 @@ def logged(values: Mapping[str, Any], global_step: int) -> None:
 @hookspec
 def measured(values: Mapping[str, float], global_step: int) -> None:
     """Called when a hook has measured scalars, for hooks that record them."""
+
+
+@hookspec
+def file_written(path: Path, global_step: int) -> None:
+    """Called when a hook has written a file about the run, for hooks that send it on.
+
+    It is a picture or a table, for example. The file is complete, and stays where it is.
+    """
 
 
 @hookspec

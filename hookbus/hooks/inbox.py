@@ -11,7 +11,7 @@ import attrs
 from hookbus.graph.node import Node
 
 StopKind: TypeAlias = Literal["stopped", "preempted"]
-"""The ways in which a hook may end a session."""
+"""The ways in which a hook may end a session: ``preempted`` if it is to be continued."""
 
 PostedKind: TypeAlias = Literal["stop", "save", "assign"]
 """The requests of threads."""
@@ -99,7 +99,8 @@ class SessionRequests:
         """Ask for variables, or parts of tracked objects, to be set.
 
         Args:
-            values: the values by name, like ``{"optimizer.lr": 0.01}``.
+            values: the values by name, like ``{"optimizer.lr": 0.01}``. With several
+                processes the request is refused.
         """
         return self._posted("assign", lambda context: context.assign(values))
 

@@ -35,7 +35,8 @@ class Outcome:
     Attributes:
         kind: ``completed`` (the caller left the loop), ``stopped`` (a hook asked for it),
             ``end_of_input``, ``interrupted``, ``preempted`` or ``failed``.
-        who: the plugin that stopped or failed it, or ``caller``.
+        who: the plugin that stopped or failed it, ``op 'NAME'``, ``input``, a signal like
+            ``SIGTERM``, or ``caller``.
         why: the reason, in words.
         label: a word for programs that the plugin gave with the reason; None without one.
         step: the global step at the end.
@@ -77,8 +78,18 @@ def resumes(ended: str | None) -> bool:
     return ended in (None, "interrupted", "preempted")
 
 
-class StepFnStop(StopIteration):
-    """A step function asked for the end of the loop."""
+class StopSession(StopIteration):
+    """Ends the session in good order when it leaves the session's block.
+
+    Its text is the reason of the outcome, whose kind is ``stopped``. Raise it between two
+    steps; a hook calls ``run_context.request_stop`` instead.
+
+    >>> from hookbus import Config, MonitoredSession
+    >>> with MonitoredSession(config=Config(autoload=False, header=False)) as session:
+    ...     raise StopSession("the loss is small enough")
+    >>> session.outcome.kind, session.outcome.why
+    ('stopped', 'the loss is small enough')
+    """
 
 
 SWALLOWED = (*END_OF_INPUT, SessionInterruptedError, SessionStoppedError)
@@ -88,6 +99,12 @@ SWALLOWED = (*END_OF_INPUT, SessionInterruptedError, SessionStoppedError)
 @attrs.frozen
 class StopReason:
     """A request of a plugin, the caller or a signal to end the session.
+
+    Attributes:
+        who: the plugin or signal that asked for it, or ``coordinator``.
+        why: the reason, in words.
+        kind: the kind of the :class:`Outcome` to come.
+        label: its label.
 
     >>> StopReason("early-stopping", "loss did not improve").kind
     'stopped'
@@ -183,7 +200,7 @@ def clean_outcome(
     stop: StopReason | None, input_end: BaseException | None, step: int
 ) -> Outcome:
     """Return the outcome of a session that *stop*, or the end of its input, ended."""
-    if stop is None and isinstance(input_end, StepFnStop):
+    if stop is None and isinstance(input_end, StopSession):
         stop = StopReason(NOBODY, text_of(input_end))
     if stop is not None:
         return Outcome(stop.kind, stop.who, stop.why, step, label=stop.label)

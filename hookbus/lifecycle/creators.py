@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import attrs
 
 from hookbus.backend.protocol import Session, create_session
-from hookbus.checkpoint.reader import NewestIn, variables_at
+from hookbus.checkpoint.reader import NewestIn, load_variables
 from hookbus.errors import (
     ArgumentTypeError,
     DeadlineExceededError,
@@ -102,6 +102,30 @@ class Scaffold:
         self.graph.finalize()
         return self
 
+    def warm_started(self, source: str | Path) -> Scaffold:
+        """Return a scaffold that, if nothing is restored, starts from a checkpoint.
+
+        The session starts with the values of the variables that the graph and the
+        checkpoint share; *init_op* sets its variables before, *init_fn* after that.
+
+        Args:
+            source: the checkpoint, or a directory, for the newest one in it.
+
+        Raises:
+            CheckpointError: there is no checkpoint, or it is damaged.
+        """
+        before, values = self.init_fn, load_variables(source)
+
+        def begin(scaffold: Scaffold, session: Session) -> None:
+            own = session.variables()
+            known = {name: value for name, value in values.items() if name in own}
+            session.write(known)
+            log.info("warm start", source=str(source), variables=len(known))
+            if before is not None:
+                before(scaffold, session)
+
+        return Scaffold(self.graph, init_fn=begin, copy_from_scaffold=self)
+
     @property
     def saved_names(self) -> frozenset[str] | None:
         """The names of the variables that checkpoints contain; None for all."""
@@ -150,6 +174,8 @@ def _missing(session: Session, ready: Node | str | None) -> str | None:
 
 class SessionCreator(Protocol):
     """Creates backend sessions for one graph, a new one after each preemption.
+
+    Between its two methods the session restores a checkpoint.
 
     Attributes:
         graph: the graph that the sessions run.
@@ -212,7 +238,8 @@ class ChiefSessionCreator(_GraphSessionCreator):
     Args:
         graph: the graph to run.
         scaffold: initializes the session.
-        checkpoint_dir: where to restore from, if it contains a checkpoint.
+        checkpoint_dir: where to restore from, if it contains a checkpoint. The session also
+            saves into it, if a hook in ``hooks`` enables saving.
         checkpoint_filename_with_path: one checkpoint to restore instead, a directory like
             ``runs/digits/ckpt-120``.
         backend: creates a backend session of a graph; by default the one that the graph
@@ -379,22 +406,3 @@ def creator_of(
             "saves"
         )
     return chief(graph, path=NewestIn(directory))
-
-
-def warm(graph: Graph, scaffold: Scaffold | None, source: str | Path) -> Scaffold:
-    """Return a scaffold that, if nothing is restored, takes variables from a checkpoint.
-
-    The scaffold sets the variables that the graph and the checkpoint *source* share.
-    """
-    before = None if scaffold is None else scaffold.init_fn
-    values = variables_at(source)
-
-    def begin(scaffold: Scaffold, session: Session) -> None:
-        own = session.variables()
-        known = {name: value for name, value in values.items() if name in own}
-        session.write(known)
-        log.info("warm start", source=str(source), variables=len(known))
-        if before is not None:
-            before(scaffold, session)
-
-    return Scaffold(graph, init_fn=begin, copy_from_scaffold=scaffold)

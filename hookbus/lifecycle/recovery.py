@@ -35,7 +35,7 @@ class Recovery:
         first_wait: the seconds to wait after the first preemption; doubled after each
             further one, up to a minute.
         rollbacks: the maximum number of roll-backs in a row that hooks may ask for, counted
-            in the same way.
+            in the same way. A session that resumes after a kill continues that count.
 
     Raises:
         UsageError: a number is negative.

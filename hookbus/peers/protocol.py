@@ -11,7 +11,7 @@ CHIEF = 0
 """The rank that writes and shows all that exists once: checkpoints, logs, progress."""
 
 Reduction: TypeAlias = Literal["mean", "sum", "max"]
-"""The ways to reduce numbers of all ranks to one."""
+"""The ways to reduce numbers of all ranks to one, for ``SessionRunArgs(reduce=...)``."""
 
 
 @attrs.frozen

@@ -20,7 +20,7 @@ from hookbus.discovery import (
     name_from_class,
     unique_name,
 )
-from hookbus.errors import ArgumentTypeError, UsageError
+from hookbus.errors import UsageError
 from hookbus.hooks.hook import SessionRunHook
 from hookbus.hooks.hook_options import Kind, options_of
 from hookbus.library.lookup import library_of, plugin_for
@@ -37,20 +37,38 @@ HookArguments: TypeAlias = Mapping[str, Sequence[Any]]
 
 
 @attrs.frozen
+class ImpliedSetting:
+    """A setting of an :class:`ImpliedPlugin`.
+
+    Attributes:
+        value: its value.
+        argument: the argument that gives the value, as the user wrote it; empty for the
+            one that switches the plugin on.
+        is_default: whether it is only that argument's default, which a config file
+            replaces. Otherwise, only flags and the environment do.
+    """
+
+    value: Any
+    argument: str = ""
+    is_default: bool = False
+
+
+@attrs.frozen
 class ImpliedPlugin:
-    """A plugin that an argument of the session switches on.
+    """A plugin that an argument of a session, or of a function that opens one, switches on.
+
+    It has the name and the flags of the plugin: a user can set it and switch it off.
 
     Attributes:
         plugin: its name.
         why: the argument, as the user wrote it.
-        settings: field to its value, the place that counts for it, and the argument that
-            gives it if that is another one.
-        required: whether it must be installed.
+        settings: field to its value.
+        required: whether it must be installed; otherwise it is left out where it is not.
     """
 
     plugin: str
     why: str
-    settings: Mapping[str, tuple[Any, Precedence, str]]
+    settings: Mapping[str, ImpliedSetting] = MappingProxyType({})
     required: bool = False
 
     @property
@@ -114,27 +132,6 @@ def in_order(selection: Selection, worker: bool = False) -> list[Verdict]:
     return rest if worker else [*first, *rest]
 
 
-def as_hooks(hooks: Any, argument: str) -> tuple[Any, ...]:
-    """Return the hooks that an argument holds.
-
-    Raises:
-        ArgumentTypeError: it is not an iterable, or it holds a None.
-    """
-    try:
-        found = tuple(hooks or ())
-    except TypeError:
-        raise ArgumentTypeError(
-            f"{argument} takes a list of hooks, not a {type(hooks).__name__}: write "
-            f"{argument}=[...]"
-        ) from None
-    for place, hook in enumerate(found):
-        if hook is None:
-            raise ArgumentTypeError(
-                f"{argument}[{place}] is None: does the code that makes it return it?"
-            )
-    return found
-
-
 def versions(taking_part: Iterable[Registration]) -> dict[str, str]:
     """Return the versions of hookbus and the plugins of a session, for checkpoints."""
     shipped = (member.distribution for member in taking_part)
@@ -144,8 +141,14 @@ def versions(taking_part: Iterable[Registration]) -> dict[str, str]:
 
 def _settings(automatic: ImpliedPlugin) -> list[Setting]:
     return [
-        Setting(automatic.plugin, field, value, source or automatic.why, place)
-        for field, (value, place, source) in automatic.settings.items()
+        Setting(
+            automatic.plugin,
+            field,
+            given.value,
+            given.argument or automatic.why,
+            Precedence.DEFAULT if given.is_default else Precedence.CODE,
+        )
+        for field, given in automatic.settings.items()
     ]
 
 

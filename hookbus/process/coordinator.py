@@ -22,6 +22,10 @@ ExcInfo: TypeAlias = (
 class Coordinator:
     """Stops threads together; hooks get the session's in ``after_create_session``.
 
+    At its end the session waits for the registered threads, at most
+    ``stop_grace_period_secs`` seconds. An error that a thread has reported leaves the
+    session.
+
     Args:
         clean_stop_exception_types: exceptions that count as a clean stop when a thread
             reports them; by default end of input, as in TensorFlow.

@@ -45,7 +45,8 @@ def load_tracked(
         name: the name under which ``session.track`` got the object.
         averages: whether to return the averages that the plugin weight-average has saved
             in the same checkpoint, in place of the weights. A value without an average,
-            like a counter, is the saved one.
+            like a counter, is the saved one. Any hook can save averages: its state has a
+            dict ``averages`` with a value for each variable.
         like: a value of the form that the program tracks or holds, like a fresh
             ``TrainState`` of flax. The result is one with the saved values, each where that
             of *like* is, on the same devices. *like* stays as it is, unless it can only

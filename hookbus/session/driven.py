@@ -42,7 +42,7 @@ from hookbus.lifecycle.state import Phase
 from hookbus.loop.evaluation import Evaluation
 from hookbus.loop.inputs import hold, track
 from hookbus.loop.step import Step
-from hookbus.plugin.roster import as_hooks, session_hooks
+from hookbus.plugin.roster import session_hooks
 from hookbus.process.interrupts import signals_deferred
 from hookbus.process.signals import raise_deferred
 from hookbus.session.foreign import (
@@ -59,7 +59,7 @@ from hookbus.step.request import NO_FETCHES
 from hookbus.step.stepper import Stepper
 from hookbus.step.trace import OpenStep
 from hookbus.tracked.held import Held
-from hookbus.validation import check_increment, check_name
+from hookbus.validation import as_hooks, check_increment, check_name
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
@@ -111,7 +111,8 @@ class DrivenSession(TrainerEvents):
     each step :meth:`before_step` and :meth:`after_step`, and once :meth:`end` or
     :meth:`failed`. Hooks get the calls of a :class:`MonitoredSession`, in its order. Used
     as a block, the session calls :meth:`end` or :meth:`failed` itself. Treat an error that
-    a method raises like one of the loop: pass it to :meth:`failed`.
+    a method raises like one of the loop: pass it to :meth:`failed`. A session that the loop
+    drops ends as failed.
 
     The loop alone decides about recovery. After a failed step it either goes on with a new
     backend session (:meth:`created` again), leaves the step out (:meth:`cancel_step`), or

@@ -47,12 +47,13 @@ from hookbus.lifecycle.start import (
 from hookbus.lifecycle.state import RUNNING, Phase, SessionState
 from hookbus.loop.inputs import Passes
 from hookbus.loop.step import Step
-from hookbus.plugin.roster import as_hooks, session_hooks
+from hookbus.plugin.roster import session_hooks
 from hookbus.process.interrupts import signals_deferred
 from hookbus.process.signals import raise_deferred
 from hookbus.session.custom_loop import CustomLoop
 from hookbus.session.step_fn import StepContext, check_step_fn
 from hookbus.step.backend_handle import BackendHandle
+from hookbus.validation import as_hooks
 
 T = TypeVar("T")
 
@@ -77,7 +78,8 @@ class MonitoredSession(CustomLoop):
             registered with the coordinator.
         checkpoint_dir: for the kind ``eval`` or ``predict``: restore the newest good
             checkpoint in this directory, and write nothing there. Hooks find it as
-            ``checkpoints.restores_from``.
+            ``checkpoints.restores_from``. To train, use a
+            :class:`MonitoredTrainingSession`.
         config: which plugins are on; by default the process's.
         kind: the purpose of the session: ``train``, ``eval`` or ``predict``.
         recovery: how often a preempted session is opened again; by default
@@ -91,7 +93,7 @@ class MonitoredSession(CustomLoop):
             to the program, and installs no handler.
         hook_budget: the share of the time that each hook may take, like 0.02. The session
             then logs the costs of hooks. The flag ``--hook-budget`` takes precedence. None
-            for any share.
+            for the share in the config file, or else for any.
 
     Raises:
         UsageError: arguments, flags or settings are invalid.

@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 from hookbus.backend.protocol import Session
 from hookbus.errors import UsageError
-from hookbus.hooks.outcome import StepFnStop
+from hookbus.hooks.outcome import StopSession
 from hookbus.validation import signature_of
 
 
@@ -39,7 +39,7 @@ class StepContext:
         Raises:
             StopIteration: always; the session's block catches it as a clean end.
         """
-        raise StepFnStop("step_fn has requested the iterations to stop.")
+        raise StopSession("step_fn has requested the iterations to stop.")
 
 
 def check_step_fn(step_fn: Callable[[StepContext], Any]) -> None:

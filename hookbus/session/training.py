@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from hookbus.backend.protocol import Session
 from hookbus.bus.registry import Registration
 from hookbus.config.config import Config
-from hookbus.config.parser import Precedence
 from hookbus.graph.graph import Graph
 from hookbus.graph.node import Node
 from hookbus.graph.report_graph import ReportGraph
@@ -20,14 +20,16 @@ from hookbus.lifecycle.creators import Scaffold, SessionCreator, WorkerSessionCr
 from hookbus.lifecycle.modes import mode_of
 from hookbus.lifecycle.recovery import Recovery
 from hookbus.lifecycle.start import current_config, new_session
-from hookbus.plugin.roster import ImpliedPlugin, as_hooks, session_hooks
+from hookbus.plugin.roster import ImpliedPlugin, ImpliedSetting, session_hooks
 from hookbus.process.interrupts import signals_deferred
 from hookbus.session.monitored import MonitoredSession
-from hookbus.validation import expanded
+from hookbus.validation import as_hooks, expanded
 
 
 class SingularMonitoredSession(MonitoredSession):
     """A monitored session for one process, whose caller sees errors of the backend.
+
+    Its :meth:`should_stop` raises an error that a thread has reported.
 
     Args:
         graph: the graph to run; without one the session serves a custom loop.
@@ -91,8 +93,8 @@ class SingularMonitoredSession(MonitoredSession):
         return self._state.backend.session
 
 
-_Settings: TypeAlias = dict[str, tuple[Any, Precedence, str]]
-"""Maps fields of a plugin to a value, its precedence, and the argument that gives it."""
+_Settings: TypeAlias = dict[str, ImpliedSetting]
+"""Maps fields of a plugin to their values."""
 
 
 class Unset(enum.Enum):
@@ -139,6 +141,7 @@ class MonitoredTrainingSession(MonitoredSession):
         config: as in :class:`MonitoredSession`.
         exit_on_signal: as in :class:`MonitoredSession`.
         hook_budget: as in :class:`MonitoredSession`.
+        own_hooks: as in :class:`CallSession`.
 
     Raises:
         UsageError, PluginError, CheckpointError: as :class:`MonitoredSession`.
@@ -177,6 +180,7 @@ class MonitoredTrainingSession(MonitoredSession):
         config: Config | None = None,
         exit_on_signal: bool = True,
         hook_budget: float | None = None,
+        own_hooks: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         config = config or current_config()
         checkpoint_dir = config.directory(checkpoint_dir)
@@ -203,7 +207,7 @@ class MonitoredTrainingSession(MonitoredSession):
         self._start(
             new_session(
                 creator,
-                [*taking_part, *self._core_hooks()],
+                [*taking_part, *map(Registration.of_call, own_hooks, own_hooks.values())],
                 mode_of(creator.graph),
                 kind="train",
                 config=config,
@@ -214,10 +218,6 @@ class MonitoredTrainingSession(MonitoredSession):
                 again=again,
             )
         )
-
-    def _core_hooks(self) -> Sequence[Registration]:
-        """Return the core's own hooks, which are called last; no flag affects them."""
-        return ()
 
 
 def automatic_plugins(
@@ -245,7 +245,7 @@ def _automatic(
     if output is None:
         output, argument = checkpoint_dir, "checkpoint_dir"
     if writing and output:
-        writing = {**writing, "output_dir": (str(expanded(output)), Precedence.CODE, "")}
+        writing = {**writing, "output_dir": ImpliedSetting(str(expanded(output)))}
     here, there = (argument, output), ("checkpoint_dir", checkpoint_dir)
     return [
         ImpliedPlugin(plugin, f"{name}={str(directory)!r}", settings, required)
@@ -262,7 +262,7 @@ def _counting(every: int | None) -> _Settings:
     if every is None or every <= 0:
         return {}
     argument = f"log_step_count_steps={every}"
-    return {"every_n_steps": (every, Precedence.DEFAULT, argument)}
+    return {"every_n_steps": ImpliedSetting(every, argument, is_default=True)}
 
 
 def _summarized(scaffold: Scaffold | None) -> _Settings:
@@ -270,7 +270,7 @@ def _summarized(scaffold: Scaffold | None) -> _Settings:
     if summary_op is None:
         return {}
     nodes = (summary_op,) if isinstance(summary_op, str | Node) else tuple(summary_op)
-    return {"tensors": (nodes, Precedence.CODE, "summary_op=")}
+    return {"tensors": ImpliedSetting(nodes, "summary_op=")}
 
 
 def _periods(
@@ -285,10 +285,10 @@ def _periods(
     Neither given: *default* in its *unit*. One given: the other is None. Both: both are
     passed on, and the hook refuses them.
     """
-    place = Precedence.CODE
     given: dict[str, Any] = {"secs": secs, "steps": steps}
-    if secs is UNSET and steps is UNSET:
-        place, given = Precedence.DEFAULT, {unit: default}
+    is_default = secs is UNSET and steps is UNSET
+    if is_default:
+        given = {unit: default}
     periods = {
         unit: value
         for unit, value in given.items()
@@ -297,6 +297,6 @@ def _periods(
     if not any(value > 0 for value in periods.values()):
         return {}
     return {
-        f"save_{unit}": (value, place, f"{argument}_{unit}={value}")
+        f"save_{unit}": ImpliedSetting(value, f"{argument}_{unit}={value}", is_default)
         for unit, value in periods.items()
     }

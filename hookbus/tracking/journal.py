@@ -44,7 +44,9 @@ class Newest:
         else:
             steps = self.steps
             known = {
-                n for n in record.values if steps.get(record.key(n), -1) >= record.step
+                name
+                for name, key in zip(record.values, record.keys, strict=True)
+                if steps.get(key, -1) >= record.step
             }
         if not known:
             return record
@@ -58,7 +60,7 @@ class Newest:
         elif record.kind in _WITHOUT_STEPS:
             self.told |= {record.key(name): v for name, v in record.values.items()}
         elif record.kind != "outcome":
-            self.steps |= dict.fromkeys(map(record.key, record.values), record.step)
+            self.steps |= dict.fromkeys(record.keys, record.step)
 
 
 class Journal:

@@ -32,7 +32,8 @@ class RecordingHook(SessionRunHook):
     """Base of hooks that write or send the records of a run.
 
     It takes the numbers of a step in the first run and then periodically, the values that
-    other hooks emit as ``measured``, evaluations, hyperparameters, checkpoints and the end.
+    other hooks emit as ``measured``, evaluations, hyperparameters, the files that other
+    hooks have written, checkpoints and the end.
     A subclass overrides :meth:`start`, :meth:`take` and :meth:`stop`.
 
     A resumed run repeats the steps after its checkpoint. Their values are taken once,
@@ -189,6 +190,11 @@ class RecordingHook(SessionRunHook):
         self._take("metrics", global_step, dict(_numbers_in(values)))
 
     @hookimpl
+    def file_written(self, path: Path, global_step: int) -> None:
+        """Take the place of a file that another hook has written."""
+        self._take("artifact", global_step, {path.name: str(path.absolute())})
+
+    @hookimpl
     def evaluated(
         self, metrics: Mapping[str, float], global_step: int, name: str | None
     ) -> None:
@@ -271,7 +277,9 @@ class RecordingHook(SessionRunHook):
 def _numbers_in(values: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
     """Yield the numbers in values, also in dicts of them, each with its name."""
     for key, value in values.items():
-        if isinstance(value, Mapping):  # of a pattern, with the names that it matches
+        if type(value) is float:  # what most programs report; the other questions take time
+            yield key, value
+        elif isinstance(value, Mapping):  # of a pattern, with the names that it matches
             yield from _numbers_in(value)
         elif (number := number_in(value)) is not None:
             yield key, number

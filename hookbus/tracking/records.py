@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import attrs
 
 RecordKind: TypeAlias = Literal[
-    "program", "params", "metrics", "evaluation", "checkpoint", "rollback", "outcome"
+    "program",
+    "params",
+    "metrics",
+    "evaluation",
+    "artifact",
+    "checkpoint",
+    "rollback",
+    "outcome",
 ]
 """The kinds of records."""
 
@@ -23,7 +30,8 @@ class Record:
     Attributes:
         kind: ``program`` (as :attr:`RunInfo.program`), ``params`` (hyperparameters),
             ``metrics`` (numbers of a step), ``evaluation``
-            (those of an evaluation), ``checkpoint`` (its ``path``), ``rollback`` (the
+            (those of an evaluation), ``artifact`` (the path of a file, under the name of
+            the file), ``checkpoint`` (its ``path``), ``rollback`` (the
             training goes on from *step*) or ``outcome`` (``kind``, ``who`` and ``why``).
         step: the global step.
         values: plain values by name; numbers in records of metrics and evaluations.
@@ -51,7 +59,9 @@ class Record:
         Those of an evaluation begin with its name, or with ``eval/``. Records of other
         kinds than metrics and evaluations have none.
         """
-        if self.kind not in ("metrics", "evaluation"):
+        if self.kind == "metrics":
+            return dict(self.values)
+        if self.kind != "evaluation":
             return {}
         return {self.key(name): value for name, value in self.values.items()}
 
@@ -60,6 +70,13 @@ class Record:
         if self.kind == "evaluation":
             return f"{self.evaluation or 'eval'}/{name}"
         return name if self.kind == "metrics" else f"{self.kind}:{name}"
+
+    @property
+    def keys(self) -> Collection[str]:
+        """The :meth:`key` of each value."""
+        if self.kind == "metrics":
+            return self.values.keys()
+        return [*map(self.key, self.values)]
 
     def to_json(self) -> str:
         """Return it as one line of JSON; a number may be ``NaN`` or ``Infinity``."""

@@ -19,12 +19,12 @@ import pytest
 from hookbus_checkpoint_saver import CheckpointSaverHook
 
 import hookbus
+from hookbus import BestExporter
 from hookbus.checkpoint.files import replacing
 from hookbus.checkpoint.lock import LOCK_NAME
 from hookbus.checkpoint.manifest import Manifest
 from hookbus.checkpoint.store import Store
 from hookbus.errors import CheckpointDirectoryError, NoGoodCheckpointError
-from hookbus.estimator.exporter import BestExporter
 from tests.checkpoint.test_odd_checkpoints import a_directory, a_pipe
 from tests.support.profiles import cases
 

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import hookbus
-from hookbus.checkpoint.reader import for_rank, read_checkpoint, variables_at
+from hookbus.checkpoint.reader import for_rank, load_variables, read_checkpoint
 from hookbus.errors import NoGoodCheckpointError
 from tests.support.forging import forge_manifest, store
 
@@ -55,7 +55,7 @@ ODD = [a_directory, a_link_to_itself, a_broken_link, a_link_to_zeros, a_pipe, a_
 def is_passed_over(directory, opened, names):
     """Check that readers and a session that saves use the checkpoint before the newest."""
     before = names(directory)
-    assert variables_at(directory)["global_step"] == 1
+    assert load_variables(directory)["global_step"] == 1
     assert hookbus.Estimator(lambda: None, directory).get_variable_value("w")[0] == 1.0
     with opened(directory, config=NO_SAVER) as session:
         assert session.global_step == 1
@@ -358,7 +358,7 @@ def test_what_cannot_be_read_now_is_an_error(
     with monkeypatch.context() as patch:
         patch.setattr(type(tmp_path), "open", refuse)
         told = rf"{os.strerror(number)}: '.*ckpt-2/{name}'; they were not changed"
-        for read in (variables_at, opened):
+        for read in (load_variables, opened):
             with pytest.raises(hookbus.CheckpointError, match=told) as caught:
                 read(tmp_path)
             assert not isinstance(caught.value, hookbus.errors.NoGoodCheckpointError)
@@ -373,7 +373,7 @@ def test_a_listed_array_of_nothing_is_as_good_as_any(tmp_path, opened):
     graph.variable("none", np.empty((0, 3)))
     graph.variable("void", np.empty((2, 3), "V0"))
     opened(tmp_path, graph=graph).close()
-    values = variables_at(tmp_path)
+    values = load_variables(tmp_path)
     assert values["none"].shape == (0, 3)
     assert values["void"].shape == (2, 3)
 

@@ -22,7 +22,7 @@ from hookbus import (
     SingularMonitoredSession,
     latest_checkpoint,
 )
-from hookbus.checkpoint.reader import read_checkpoint, variables_at
+from hookbus.checkpoint.reader import load_variables, read_checkpoint
 from tests.support.profiles import cases
 
 OFF = Config(autoload=False, header=False)
@@ -80,7 +80,7 @@ def beside_a_trainer(directory, fetch, read, times):
             trainer.stdin.close()
     assert trainer.returncode == 0
     names = [path.name for path in directory.iterdir() if path.name.startswith("ckpt")]
-    assert names == [f"ckpt-{variables_at(directory)['global_step']}"]
+    assert names == [f"ckpt-{load_variables(directory)['global_step']}"]
 
 
 def graph():
@@ -116,7 +116,7 @@ def named(directory):
 
 
 def variables(directory):
-    found = variables_at(directory)
+    found = load_variables(directory)
     assert found["w"].tolist() == [found["global_step"]] * 4
     return found["global_step"]
 

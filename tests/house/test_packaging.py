@@ -32,12 +32,14 @@ TOP_LEVEL = {
     "CITATION.cff",
     "CONTRIBUTING.md",
     "LICENSE",
+    "MANIFEST.in",
     "README.md",
     "SECURITY.md",
     "benchmarks",
     "docs",
     "examples",
     "hookbus",
+    "mkdocs.yml",
     "plugins",
     "pyproject.toml",
     "setup.cfg",
@@ -181,6 +183,12 @@ def test_an_editable_install_is_a_folder_on_the_path():
     """With package_dir, setuptools writes a path. A finder would hide types."""
     for place in (ROOT, *EVERY):
         assert read(place / "setup.cfg")["options"]["package_dir"].split() == ["=."]
+
+
+def test_an_sdist_leaves_the_tests_out():
+    """They need those of the whole repository; setuptools would pack a part of them."""
+    for place in (ROOT, *EVERY):
+        assert (place / "MANIFEST.in").read_text("utf-8") == "prune tests\n"
 
 
 def test_pyproject_names_the_build_backend_only():
@@ -352,7 +360,14 @@ def test_a_plugin_imports_no_other_plugin():
                 re.findall(r"^\s*(?:from|import) (hookbus[\w.]*)", text, re.MULTILINE)
             )
             others = {name for name in imported if name.partition(".")[0] not in own}
-            topics = ("backend", "errors", "evaluating", "tracking", "validation")
+            topics = (
+                "backend",
+                "commands",
+                "errors",
+                "evaluating",
+                "tracking",
+                "validation",
+            )
             assert others <= {"hookbus", *(f"hookbus.{n}" for n in topics)}, path.name
 
 

@@ -24,7 +24,7 @@ from hookbus import (
 from hookbus.config.parser import Precedence as Place
 from hookbus.config.parser import parse_switch as parse_word
 from hookbus.config.settings import Setting
-from hookbus.plugin.roster import ImpliedPlugin as Automatic
+from hookbus.plugin.roster import ImpliedPlugin, ImpliedSetting
 from hookbus.plugin.roster import session_hooks as members
 from hookbus.testing import fake_dist
 from tests.support.libraries import install_library
@@ -359,7 +359,7 @@ def test_importing_a_plugin_takes_no_number_from_a_seeded_program(install):
 def test_what_an_argument_switches_on_takes_part_in_any_session(install):
     """Its kinds are for who comes by a flag; the session itself asked for it."""
     install("picky", CLASS, "FakeHook")
-    automatic = [Automatic("picky", "save_secs=600", {"size": (3, Place.CODE, "")})]
+    automatic = [ImpliedPlugin("picky", "save_secs=600", {"size": ImpliedSetting(3)})]
     (member,) = members(QUIET, "eval", {}, automatic=automatic)
     assert (member.name, member.plugin.size) == ("picky", 3)
     assert names(config("picky"), kind="eval") == []

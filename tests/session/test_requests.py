@@ -149,6 +149,7 @@ class OwnEvents:
 EMITTED: dict[str, dict[str, Any]] = {
     "logged": {"values": {}, "global_step": 0},
     "measured": {"values": {}, "global_step": 0},
+    "file_written": {"path": RUN, "global_step": 0},
     "evaluating": {"session": None, "name": None},
     "evaluated": {"metrics": {}, "global_step": 0, "name": None},
     "line_logged": {"event": "a line", "level": "info", "fields": {}},

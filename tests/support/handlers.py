@@ -34,6 +34,13 @@ def handlers(handler: Any) -> Iterator[None]:
             signal.signal(number, was)
 
 
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """A process that nobody gave handlers, but that outlives its SIGTERMs."""
+    with handlers(signal.default_int_handler):
+        yield
+
+
 @contextlib.contextmanager
 def exits_by(number: int) -> Iterator[None]:
     """Expect what leaves a session's block after a signal."""

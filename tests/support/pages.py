@@ -53,6 +53,10 @@ PAGES = (ROOT / "README.md", *map(_source_of, sorted((ROOT / "docs").rglob("*.md
 PUBLISHES = ROOT / "docs" / "tutorial" / "first-plugin.md"
 """The page that builds a package and needs an index."""
 
+_SITE = (ROOT / "mkdocs.yml").read_text("utf-8")
+REPOSITORY = re.findall(r"^repo_url: (\S+)$", _SITE, re.MULTILINE)[0]
+"""The address of the repository, by which the README links its files."""
+
 _OF_THE_SHELL = re.compile(r"[|&;<>$`*?~#(){}]")
 _CLOCK = re.compile(r"\b\d\d:\d\d:\d\d\b")
 _DECIMAL = r"(?<![\w.])-?\d+(?:\.\d*(?:e[-+]?\d+)?|e[-+]?\d+)(?!\.?\d)"

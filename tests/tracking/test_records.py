@@ -137,6 +137,41 @@ def test_what_other_hooks_tell_is_taken() -> None:
     assert told == [{"eval/accuracy": 0.5}, {"test/accuracy": 0.5}]
 
 
+class Writing(SessionRunHook):
+    """Writes two files after the second step, and announces them."""
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        step = run_values.global_step
+        if step == 2:
+            for path in (Path("a.svg"), Path("b.csv")):
+                path.write_text(str(step))
+                run_context.emit("file_written", path=path, global_step=step)
+
+
+def test_files_of_other_hooks_are_taken() -> None:
+    """Each under its name, with the whole path: the program may change its directory."""
+    hook = Taken()
+    train(Writing(), hook)
+    assert hook.of("artifact") == [
+        (2, {name: str(Path(name).absolute())}) for name in ("a.svg", "b.csv")
+    ]
+
+
+def test_a_file_of_a_step_that_comes_again_is_taken_once() -> None:
+    """The journal has it, as it has numbers."""
+    told: list[Record] = []
+
+    class Listing(Taken):
+        def start(self, run: RunInfo) -> None:
+            self.leave_out(told)
+
+    for expected in (2, 0):
+        hook = Listing()
+        train(Writing(), hook)
+        told = [Record.from_json(record.to_json()) for record in hook.records]
+        assert len(hook.of("artifact")) == expected
+
+
 def test_the_program_its_params_and_the_end_are_taken() -> None:
     """The end comes last, and then the hook stops."""
     hook = Taken()

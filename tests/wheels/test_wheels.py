@@ -222,12 +222,13 @@ def tops(wheel: zipfile.ZipFile) -> set[str]:
     return {name for name in found if not name.endswith(".dist-info")}
 
 
-def test_the_wheel_of_a_plugin_holds_its_modules_only(plugin, wheelhouse):
-    """No tests, no README, no strays: the modules that setup.cfg lists, and the licence."""
-    options = setup_of(ROOT / "plugins" / f"hookbus-{plugin}")["options"]
-    modules = {f"{module}.py" for module in options.get("py_modules", "").split()}
+def test_the_wheel_of_a_plugin_holds_its_packages_only(plugin, wheelhouse):
+    """No tests, no README, no strays: the packages in setup.cfg, and the licence."""
+    packages = setup_of(ROOT / "plugins" / f"hookbus-{plugin}")["options"]["packages"]
     wheel = wheel_of(f"hookbus-{plugin}", wheelhouse)
-    assert tops(wheel) == modules | {*options.get("packages", "").split()}
+    assert tops(wheel) == {*packages.split()}
+    typed = {f"{package}/py.typed" for package in packages.split()}
+    assert typed <= {*wheel.namelist()}
     assert any(name.endswith("/LICENSE") for name in wheel.namelist())
 
 
@@ -422,3 +423,35 @@ def test_a_hook_from_elsewhere_takes_part_without_any_change(with_all, shouting)
     assert done.returncode == 0, done.stderr
     shouts = [line for line in done.stdout.splitlines() if line.startswith("STEP")]
     assert [line.split(":")[0] for line in shouts] == ["STEP 10", "STEP 20"]
+
+
+@pytest.fixture
+def with_estimator(wheelhouse, new_environment):
+    """An environment with the core and hookbus-estimator."""
+    environment = new_environment()
+    environment.install("--find-links", str(wheelhouse), "hookbus-estimator")
+    return environment
+
+
+def test_the_core_alone_says_what_has_the_estimator(core_alone):
+    """In code and on the command line."""
+    done = core_alone.run("-c", "from hookbus import Estimator")
+    assert done.returncode == 1
+    assert "pip install hookbus-estimator" in done.stderr
+    done = core_alone.hookbus("train", "model.py:estimator")
+    assert done.returncode == hookbus.ExitCode.USAGE
+    assert "pip install hookbus-estimator" in done.stderr
+    assert core_alone.run("-c", "from hookbus import *; Graph").returncode == 0
+
+
+def test_the_estimator_comes_with_its_distribution(with_estimator):
+    """Its names are those of hookbus, and its commands are there."""
+    names = "import hookbus; from hookbus import *; from hookbus.learning import train"
+    shown = "print(Estimator.__module__, train.__module__, metrics.mean.__module__)"
+    done = with_estimator.run("-c", f"{names}; {shown}")
+    assert done.stderr == ""
+    assert {name.partition(".")[0] for name in done.stdout.split()} == {"hookbus_estimator"}
+    listed = with_estimator.hookbus("--help").stdout
+    for command in ("train", "evaluate", "predict"):
+        assert f"\n  {command} " in listed
+        assert with_estimator.hookbus(command, "--help").returncode == 0

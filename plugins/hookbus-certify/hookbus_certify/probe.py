@@ -178,7 +178,7 @@ def _in_estimator() -> bool:
     """Return whether an Estimator trains."""
     frame = sys._getframe()
     while frame is not None:
-        if frame.f_globals.get("__name__", "").startswith("hookbus.estimator"):
+        if frame.f_globals.get("__name__", "").startswith("hookbus_estimator.estimator"):
             return True
         frame = frame.f_back  # type: ignore[assignment]
     return False

@@ -1,10 +1,13 @@
 """Keeps what the page shows of the training in this process.
 
-The thread of the training writes it; the thread of the server reads it.
+The thread of the training writes it; the thread of the server reads it. A step leaves its
+values as they are: the reader sorts them into lines, or the writer does so with many at a
+time.
 """
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -20,6 +23,8 @@ from hookbus_live.series import Numbers, Series, joined
 
 MOST_POINTS = 200_000
 """The most points of one value that are kept in memory."""
+_MOST_WAITING = 1000
+"""The most steps whose values wait for a reader."""
 _MOST_LINES, _MOST_ASKED = 500, 30
 _LONGEST = 300
 _OPEN_SECS = 3.0
@@ -107,7 +112,6 @@ class LiveRun:
         inbox: takes the requests of the page.
         folder: the directory of the checkpoints, or None.
         version: how often something has changed.
-        series: the points of each value, of this process.
         earlier: the records of earlier starts, from files in the directory; None if the
             training is new.
         step: the global step.
@@ -124,7 +128,6 @@ class LiveRun:
     inbox: Inbox
     folder: Path | None = None
     version: int = 0
-    series: dict[str, Series] = attrs.field(factory=dict)
     earlier: RunDirectory | None = None
     step: int = 0
     last_step: int | None = None
@@ -134,6 +137,10 @@ class LiveRun:
     schedules: Mapping[str, str] = attrs.field(factory=dict)
     outcome: Mapping[str, Any] | None = None
     times: HookTimes = attrs.field(factory=HookTimes)
+    _series: dict[str, Series] = attrs.field(factory=dict)
+    _waiting: deque[tuple[int, float, Mapping[str, float]]] = attrs.field(factory=deque)
+    _sorting: threading.Lock = attrs.field(factory=threading.Lock)
+    _listed_version: int = 0
     _seen_version: int = 0
     _lines: deque[dict[str, Any]] = attrs.field(factory=lambda: deque(maxlen=_MOST_LINES))
     _marks: deque[tuple[float, int]] = attrs.field(factory=lambda: deque(maxlen=20))
@@ -155,15 +162,33 @@ class LiveRun:
         """Whether somebody looks at the time of hooks."""
         return time.monotonic() - self._hooks_looked_at < _OPEN_SECS
 
+    @property
+    def series(self) -> Mapping[str, Series]:
+        """The points of each value, of this process."""
+        if self._waiting:
+            self._sort()
+        return self._series
+
+    def _sort(self) -> None:
+        """Add the values that wait to their lines."""
+        with self._sorting:
+            points: dict[str, list[tuple[float, float, float]]] = {}
+            for _ in range(len(self._waiting)):  # more may come meanwhile
+                step, now, values = self._waiting.popleft()
+                for name, value in values.items():
+                    points.setdefault(name, []).append((step, now, value))
+            new = {name: Series(MOST_POINTS) for name in points if name not in self._series}
+            if new:
+                self._series = {**self._series, **new}
+            for name, each in points.items():
+                self._series[name].extend(each)
+
     def add(self, step: int, values: Mapping[str, float]) -> None:
-        """Take the values of a step."""
-        now = time.time()
-        for name, value in values.items():
-            series = self.series.get(name)
-            if series is None:
-                series = Series(MOST_POINTS)
-                self.series = {**self.series, name: series}
-            series.add(step, now, value)
+        """Take the values of a step, which nobody changes any more."""
+        if values:
+            self._waiting.append((step, time.time(), values))
+        if len(self._waiting) > _MOST_WAITING:
+            self._sort()
         self.version += 1
 
     def at(self, step: int, last_step: int | None, epoch: int | None) -> None:
@@ -206,7 +231,7 @@ class LiveRun:
 
     def about(self) -> dict[str, Any]:
         """Return its entry for the list of all runs."""
-        self._looked_at = time.monotonic()
+        self._looked_at, self._listed_version = time.monotonic(), self.version
         rate = self._rate()
         left = None
         if rate and self.last_step is not None:
@@ -235,7 +260,8 @@ class LiveRun:
 
     def details(self, parts: Collection[str]) -> dict[str, Any]:
         """Return the details that are shown of the training alone."""
-        self._seen_version = self.version  # the page has got the rest before
+        # The page gets the list before, which has no later values than those of then.
+        self._seen_version = self._listed_version
         found: dict[str, Any] = {
             "name": self.name,
             "directory": None if self.folder is None else str(self.folder),

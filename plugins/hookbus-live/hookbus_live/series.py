@@ -65,6 +65,23 @@ class Series:
         block[_STEP, size], block[_TIME, size], block[_VALUE, size] = step, time, value
         self._state, self._last = (block, size + 1), step
 
+    def extend(self, points: Sequence[tuple[float, float, float]]) -> None:
+        """Add points, each with its step, its time and its value.
+
+        Points whose steps grow are added at the price of few; others one by one.
+        """
+        new = np.array(points).T
+        (block, size), count = self._state, len(points)
+        grows = new[_STEP, 0] > self._last and bool(np.all(np.diff(new[_STEP]) > 0))
+        if not grows or (self._most is not None and size + count > self._most):
+            for point in points:
+                self.add(*point)
+            return
+        while size + count > block.shape[1]:
+            block = np.concatenate([block, np.empty_like(block)], axis=1)
+        block[:, size : size + count] = new
+        self._state, self._last = (block, size + count), float(new[_STEP, -1])
+
     def _thinned(self, block: Numbers, size: int) -> tuple[Numbers, int]:
         """Return a copy without every second point of the older half, and its size."""
         half, thin = size // 2, block.copy()

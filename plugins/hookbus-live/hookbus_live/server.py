@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import os
@@ -28,6 +29,28 @@ class PortTakenError(UsageError):
     """Another program listens at the port."""
 
 
+class _Quiet(uvicorn.Server):  # type: ignore[misc]
+    """Waits for requests or its end; uvicorn's own wakes up ten times a second.
+
+    Each time it would take the interpreter from the training.
+    """
+
+    _loop: asyncio.AbstractEventLoop | None = None
+
+    async def main_loop(self) -> None:
+        self._over = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        if not self.should_exit:
+            await self._over.wait()
+
+    def end(self) -> None:
+        """End serving, from any thread."""
+        self.should_exit = True
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: it has ended
+                self._loop.call_soon_threadsafe(self._over.set)
+
+
 @attrs.frozen(eq=False)
 class Server:
     """A page that is being served.
@@ -41,7 +64,7 @@ class Server:
     url: str
     port: int
     token: str
-    _server: uvicorn.Server
+    _server: _Quiet
     _thread: threading.Thread
 
     @classmethod
@@ -68,7 +91,7 @@ class Server:
                 host=host,
                 by=who,
             )
-        server = uvicorn.Server(
+        server = _Quiet(
             uvicorn.Config(
                 Guard(app, token, host, port),
                 log_config=None,  # the log of the program stays as it is
@@ -79,6 +102,7 @@ class Server:
                 http="h11",
                 ws="none",
                 server_header=False,
+                date_header=False,
                 timeout_graceful_shutdown=1,
             )
         )
@@ -98,7 +122,7 @@ class Server:
 
     def stop(self) -> None:
         """Stop serving."""
-        self._server.should_exit = True
+        self._server.end()
         self._thread.join(_JOIN_SECS)
 
 

@@ -161,7 +161,8 @@ class Servant:
         if checkpoints.enabled_by is None and checkpoints.written_by is None:
             raise RefusedError(
                 "no plugin saves checkpoints: give the session checkpoint_dir, or "
-                "hookbus run --checkpoint-dir DIR -p checkpoint-saver"
+                "hookbus run --checkpoint-dir DIR -p checkpoint-saver; the trainer of "
+                "another package has to save them itself"
             )
         saved = self.requests.request_save(_WHY, keep=action.keep)
         saved.add_done_callback(partial(self._answer_save, asked))

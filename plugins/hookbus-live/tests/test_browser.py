@@ -234,6 +234,56 @@ def test_trainings_are_compared(driver):
         until(lambda: "and 2 more" in label(driver))
 
 
+def lines_drawn(driver) -> int:
+    """Return the number of runs that have a line of their colour in the first chart."""
+    return driver.execute_script(
+        """
+        const lines = document.querySelector("figure canvas.lines");
+        if (!lines?.width || !lines.isConnected) return 0;
+        const { width, height } = lines;
+        const copy = Object.assign(document.createElement("canvas"), { width, height });
+        const pen = copy.getContext("2d");
+        pen.drawImage(lines, 0, 0);
+        const { data } = pen.getImageData(0, 0, width, height);
+        const near = (wanted, at) => data[at + 3] > 90
+          && wanted.every((part, n) => Math.abs(part - data[at + n]) < 8);
+        return [...document.querySelectorAll("#run-list .swatch")].filter((swatch) => {
+          const { backgroundColor } = getComputedStyle(swatch);
+          const wanted = backgroundColor.match(/\\d+/g).map(Number);
+          for (let at = 0; at < data.length; at += 4) if (near(wanted, at)) return true;
+          return false;
+        }).length;
+        """
+    )
+
+
+def test_many_lines_are_drawn_where_they_are_seen(driver):
+    """Each line of the charts on the screen, and no chart that is far below."""
+    names = [f"value{at}" for at in range(60)]
+    for run in range(8):
+        lines = (
+            json.dumps({"step": at, "time": 1.7e9 + at, **dict.fromkeys(names, run + 1)})
+            for at in range(100)
+        )
+        Path("runs", str(run)).mkdir(parents=True)
+        Path("runs", str(run), "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    with page_of(["view", "runs"]) as page:
+        driver.get(page.url)
+        until(lambda: "and 7 more" in label(driver))
+        until(lambda: lines_drawn(driver) == 8)
+        assert len(driver.find_elements("css selector", "figure")) == 60
+        assert len(driver.find_elements("css selector", "figure .uplot")) < 30
+        click(driver, "#run-list tr[data-run='3'] input")
+        until(lambda: lines_drawn(driver) == 7)
+        click(driver, "#log")
+        until(lambda: "and 6 more" in label(driver) and lines_drawn(driver) == 7)
+        driver.execute_script(
+            "document.querySelector('figure:last-of-type').scrollIntoView()"
+        )
+        last = "return document.querySelector('figure:last-of-type .uplot') !== null"
+        until(lambda: driver.execute_script(last))
+
+
 def test_the_guide_leads_to_a_moving_chart(driver):
     """Its script and its command, as a newcomer types them."""
     guide = (ROOT / "docs" / "how-to" / "live.md").read_text("utf-8")

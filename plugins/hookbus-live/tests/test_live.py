@@ -18,7 +18,7 @@ from hookbus_live.command import view
 from hookbus_live.requests import action_of
 
 import hookbus
-from hookbus import Config, Graph, MonitoredSession, MonitoredTrainingSession
+from hookbus import Config, DrivenSession, Graph, MonitoredSession, MonitoredTrainingSession
 from tests.support.live_pages import page_of, training, until
 from tests.support.watching import lines as lines
 
@@ -152,6 +152,45 @@ def test_a_loop_without_epochs_cannot_stop_after_one(lines):
         while not asked.future.done():
             session.run("train")
     assert "no epochs" in str(asked.future.exception())
+
+
+SAVED = {True: "a checkpoint of step", False: "the trainer of another package"}
+
+
+@pytest.mark.parametrize("saves", [True, False])
+def test_the_loop_of_a_trainer_does_what_the_page_asks(saves):
+    """It stops, and saves or is the reason why not, as every adapter has it."""
+    hook, saved = LiveHook(), []
+
+    def save() -> None:
+        saved.append(driven.state_dict()["global_step"])
+        driven.saved(Path(f"own-{saved[-1]}"))
+
+    driven = DrivenSession(
+        hooks=[hook], config=QUIET, loop="the trainer", save=save if saves else None
+    )
+    with driven:
+        driven.begin()
+        driven.created()
+        model = driven.track(model={"w": np.ones(2), "lr": 0.5})
+
+        def answer(**document: object) -> str:
+            asked = hook._live.inbox.submit(action_of(document))
+            while not asked.future.done():
+                driven.before_step()
+                driven.after_step({"loss": 1.0})
+            return asked.document()["told"]
+
+        assert SAVED[saves] in answer(action="save")
+        assert len(saved) == saves
+        assert driven.stop is None
+        assert "set after step" in answer(action="assign", name="model.lr", value=0.25)
+        assert "stopping after step" in answer(action="stop", why="enough")
+        assert model["lr"] == 0.25
+        assert (driven.stop.who, driven.stop.why) == (
+            "live",
+            "asked for on the page: enough",
+        )
 
 
 def test_a_request_behind_the_end_is_refused():

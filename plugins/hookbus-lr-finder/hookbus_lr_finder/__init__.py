@@ -9,7 +9,7 @@ import attrs
 from attrs import field
 
 import hookbus
-from hookbus import Graph, Session, SessionRunArgs, SessionRunHook, UsageError
+from hookbus import Bus, Graph, Session, SessionRunArgs, SessionRunHook, UsageError
 from hookbus.evaluating import undisturbed
 from hookbus.validation import numeric
 from hookbus_lr_finder.sweep import NAME, Sweep
@@ -20,6 +20,8 @@ _POSITIVE = numeric(above=0)
 @attrs.define(eq=False)
 class LRFinderHook(SessionRunHook):
     """Tests growing learning rates, and writes a table and a picture of the losses.
+
+    It emits ``file_written`` with the picture, which trackers send to their servers.
 
     In a graph it tests them on a fork, before the training starts, which is not changed. A
     custom loop does the steps itself: the session ends after them, and saves nothing. If
@@ -57,6 +59,8 @@ class LRFinderHook(SessionRunHook):
     _custom: bool = field(default=False, init=False)
     _is_chief: bool = field(default=True, init=False)
     _variable: str | None = field(default=None, init=False)
+    _bus: Bus | None = field(default=None, init=False)
+    _picture: Path | None = field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
         self.sweep = Sweep(self.min_lr, self.max_lr, self.steps)
@@ -65,11 +69,17 @@ class LRFinderHook(SessionRunHook):
                 f"invalid min_lr={self.min_lr!r}. LRFinderHook expects less than max_lr."
             )
 
+    @hookbus.hookimpl
+    def addhooks(self, bus: Bus) -> None:
+        """Keep the bus, which tells other hooks of the picture."""
+        self._bus = bus
+
     def begin(self, graph: Graph, checkpoints: hookbus.Checkpoints, rank: int) -> None:
         """Look the loss up."""
         graph.resolve(self.loss, f"the setting loss of {NAME}")
         self.sweep.losses.clear()
         self._custom, self._checkpoints = graph.takes_reports, checkpoints
+        self._picture = None
         self._is_chief = rank == 0
 
     def after_create_session(self, session: Session) -> None:
@@ -82,6 +92,11 @@ class LRFinderHook(SessionRunHook):
         with closing(session.fork("fresh")) as fork, undisturbed():
             self.sweep.test(fork, self._rate_in(fork), self.loss, self.train_op)
         self._report()
+
+    @hookbus.hookimpl
+    def before_training(self, session: Session) -> None:
+        """Announce the picture of a graph's test, now that all hooks have started."""
+        self._announce(session)
 
     def before_run(self) -> SessionRunArgs | None:
         """Give a custom loop its learning rate, and ask for the loss."""
@@ -106,16 +121,15 @@ class LRFinderHook(SessionRunHook):
         """Refuse to save a model that a custom loop has trained with these rates."""
         return "it is a test of learning rates" if self._custom else None
 
-    def end(self) -> None:
+    def end(self, session: Session) -> None:
         """Report the rates that a custom loop has tested; it may have ended early."""
         if self._custom:
             self._report()
+            self._announce(session)
 
     def _rate_in(self, session: Session) -> str:
         if self._variable is None:
-            self._variable = hookbus.learning.learning_rate_variable(
-                session, self.variable, NAME
-            )
+            self._variable = hookbus.learning_rate_variable(session, self.variable, NAME)
         return self._variable
 
     def _report(self) -> None:
@@ -123,4 +137,9 @@ class LRFinderHook(SessionRunHook):
             return
         beside = None if self._checkpoints is None else self._checkpoints.directory
         why = "the loop ended" if self._custom else "the input ended"
-        self.sweep.report(Path(self.output_dir or beside or "."), why)
+        self._picture = self.sweep.report(Path(self.output_dir or beside or "."), why)
+
+    def _announce(self, session: Session) -> None:
+        path, self._picture = self._picture, None
+        if path is not None and self._bus is not None:
+            self._bus.emit("file_written", path=path, global_step=session.global_step)

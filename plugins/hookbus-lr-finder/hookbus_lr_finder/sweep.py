@@ -107,14 +107,20 @@ class Sweep:
             raise UsageError(f"{NAME}: {kind}. Name another with --{NAME}-loss")
         self.losses.append(loss)
 
-    def report(self, folder: Path, why: str) -> None:
-        """Log the best rate, and write the files; *why* is the reason for an early end."""
+    def report(self, folder: Path, why: str) -> Path | None:
+        """Log the best rate, and write the files; *why* is the reason for an early end.
+
+        Returns:
+            The path of the picture; None if no rate was tested.
+        """
         best, tested = self.best, len(self.losses)
         if not self.is_over:
             more = {"tested": tested, "steps": self.steps, "why": why}
             hookbus.log.warning("not all learning rates tested", **more)
-        if tested:
-            path = write(folder, self.rates, self.losses, self.smooth, best)
-            lr = None if best is None else float(f"{best:.2g}")
-            found = {"tested": tested, "lr": lr, "picture": str(path)}
-            hookbus.log.info("learning rates tested", **found)
+        if not tested:
+            return None
+        path = write(folder, self.rates, self.losses, self.smooth, best)
+        lr = None if best is None else float(f"{best:.2g}")
+        found = {"tested": tested, "lr": lr, "picture": str(path)}
+        hookbus.log.info("learning rates tested", **found)
+        return path

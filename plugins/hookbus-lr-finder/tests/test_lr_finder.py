@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 from xml.etree import ElementTree
 
+import attrs
 import numpy as np
 import pytest
 from hookbus_checkpoint_saver import CheckpointSaverHook
@@ -29,6 +30,7 @@ from hookbus import (
     latest_checkpoint,
 )
 from hookbus.errors import SessionClosedError
+from hookbus.tracking import RecordingHook
 from tests.support.profiles import cases
 
 QUIET = Config(autoload=False, header=False)
@@ -113,6 +115,35 @@ def test_it_finds_what_a_loop_by_hand_finds(tmp_path, capsys):
     assert f"{best:.2g}" in [element.text for element in root]
     line = f"learning rates tested tested={len(losses)} lr={float(f'{best:.2g}')} picture="
     assert line in capsys.readouterr().err
+
+
+@attrs.define(eq=False)
+class Files(RecordingHook):
+    """Keeps the files that other hooks announce, like a tracker."""
+
+    found: list[tuple[int, dict[str, str]]] = attrs.field(factory=list, init=False)
+
+    def take(self, record):
+        if record.kind == "artifact":
+            self.found.append((record.step, dict(record.values)))
+
+
+@pytest.mark.parametrize("is_custom", [False, True])
+def test_trackers_get_the_picture(is_custom, tmp_path):
+    """Of a graph before its first step, of a custom loop at its end; both times once."""
+    hook, files = LRFinderHook(steps=2, output_dir=str(tmp_path)), Files()
+    graph = None if is_custom else short_graph(9)
+    with MonitoredSession(graph, hooks=[hook, files], config=QUIET) as session:
+        model = session.track(model={"lr": 0.1}) if is_custom else None
+        while not session.should_stop() and session.global_step < 3:
+            if model is None:
+                session.run("train")
+                continue
+            with session.step() as step:
+                step.report(loss=1.0)
+    place = str(tmp_path / "lr-finder.svg")
+    assert files.found == [(2 if is_custom else 0, {"lr-finder.svg": place})]
+    assert Path(place).is_file()
 
 
 def test_the_training_behind_it_is_the_same(tmp_path):

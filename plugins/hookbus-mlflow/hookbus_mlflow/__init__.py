@@ -16,6 +16,7 @@ import attrs
 
 import hookbus
 from hookbus import Checkpoints, Graph
+from hookbus.errors import summary_of
 from hookbus.tracking import Record, RunInfo, Tracker
 from hookbus.validation import numeric
 from hookbus_mlflow.names import Names
@@ -122,7 +123,7 @@ class MlflowHook(Tracker):
             self._log("tags", tags)
 
     def send(self, records: Sequence[Record]) -> None:
-        """Log the metrics, the hyperparameters, and all else as tags."""
+        """Log metrics, hyperparameters and files as such, and all else as tags."""
         self._history = {}
         params: dict[str, str] = {}
         tags: dict[str, str] = {}
@@ -145,6 +146,10 @@ class MlflowHook(Tracker):
         self._log("tags", self._names.unsent | tags)
         self._names.unsent.clear()
         self._log("metrics", metrics)
+        for record in records:
+            if record.kind == "artifact":
+                for name, path in record.values.items():
+                    self._log_file(name, path)
         if ends:
             status = _STATUS.get(records[-1].values["kind"], "FINISHED")
             self._is_running = False
@@ -193,6 +198,28 @@ class MlflowHook(Tracker):
                     why=error.message.partition("\n")[0],
                     by=self.name,
                 )
+
+    def _log_file(self, name: str, path: str) -> None:
+        """Log a file, which replaces one of its name; leave it out if it cannot be sent.
+
+        An error of MLflow's server is tried again. Others are not: a place of artifacts
+        that cannot be written would hold all other records.
+        """
+        from mlflow.exceptions import MlflowException
+
+        try:
+            self._client.log_artifact(self._run_id, path)
+        except MlflowException as error:
+            if error.error_code not in _REFUSED:
+                raise
+            self._leave_out(name, error.message.partition("\n")[0])
+        except Exception as error:
+            self._leave_out(name, summary_of(error))
+
+    def _leave_out(self, name: str, why: str) -> None:
+        hookbus.log.warning(
+            "a file is not sent to MLflow", name=name, why=why, by=self.name
+        )
 
     def has(self, record: Record) -> bool:
         """Return whether MLflow has all numbers of a record."""

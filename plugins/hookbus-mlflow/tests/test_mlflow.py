@@ -238,6 +238,38 @@ def test_a_value_that_mlflow_refuses_is_left_out(uri, experiment, lines):
     assert warning["name"] == "lr"
 
 
+class Draws(SessionRunHook):
+    """Writes a picture after the second step, and announces it; the next one is away."""
+
+    @hookimpl
+    def after_run(self, run_context, run_values):
+        if run_values.global_step == 2:
+            Path("found.svg").write_text("<svg/>")
+            for path in (Path("found.svg"), Path("away.svg")):
+                run_context.emit("file_written", path=path, global_step=2)
+
+
+def test_a_file_of_another_hook_is_an_artifact(uri, experiment, lines, tmp_path):
+    """One that cannot be sent is left out, and holds no other record."""
+    client = MlflowClient(uri)
+    client.create_experiment(experiment, artifact_location=(tmp_path / "store").as_uri())
+    hook = MlflowHook(1, tracking_uri=uri, experiment=experiment)
+    with MonitoredTrainingSession(hooks=[Draws(), hook], config=QUIET) as session:
+        for number in session.iterate(range(3)):
+            with session.step() as step:
+                step.report(loss=1.0 + number)
+
+    run = only(uri, experiment)
+    assert [each.path for each in client.list_artifacts(run.id)] == ["found.svg"]
+    path = client.download_artifacts(run.id, "found.svg", str(tmp_path))
+    assert Path(path).read_text() == "<svg/>"
+    assert run.points["loss"] == [(1, "1.0"), (2, "2.0"), (3, "3.0")]
+    assert run.status == "FINISHED"
+    [warning] = [line for line in lines if line["log_level"] == "warning"]
+    assert warning["event"] == "a file is not sent to MLflow"
+    assert warning["name"] == "away.svg"
+
+
 def test_a_record_is_known_by_its_step_and_time(uri, experiment):
     """Behind a roll-back the same step comes again, at another time."""
     hook = MlflowHook(tracking_uri=uri, experiment=experiment)

@@ -118,7 +118,7 @@ class ReduceLROnPlateauHook(SessionRunHook):
             self._lower(self._session, step)
 
     def _lower(self, session: Session, step: int) -> None:
-        name = hookbus.learning.learning_rate_variable(session, self.variable, NAME)
+        name = hookbus.learning_rate_variable(session, self.variable, NAME)
         value = session.variables()[name]
         is_one = not getattr(value, "shape", ())  # else one for each group of an optimizer
         rates = [float(rate) for rate in ([value] if is_one else value)]

@@ -98,9 +98,17 @@ class Board:
                 self._step += 1
             elif kind == "params":
                 self._run.config.update(values, allow_val_change=True)
+            elif kind == "artifact":
+                self._save(values)
             elif kind != "program":  # the config has that
                 self._summarize(kind, values, step)
         self._wait()
+
+    def _save(self, paths: Mapping[str, str]) -> None:
+        """Put files into the folder of the run, from which wandb sends them."""
+        for path in map(Path, paths.values()):
+            if path.is_file():
+                self._run.save(path, base_path=path.parent, policy="now")
 
     def _summarize(self, kind: str, values: Mapping[str, Any], step: int) -> None:
         told = {f"hookbus/{kind}_{name}": value for name, value in values.items()}

@@ -104,6 +104,28 @@ def test_hyperparameters_and_the_program_are_the_config():
     assert program["arguments"] == sys.argv
 
 
+class Draws(SessionRunHook):
+    """Writes a picture after the first step, and announces it."""
+
+    def after_run(self, run_context, run_values):
+        if run_values.global_step == 1:
+            Path("found.svg").write_text("<svg/>")
+            run_context.emit("file_written", path=Path("found.svg"), global_step=1)
+
+
+def test_a_file_of_another_hook_is_a_file_of_the_run():
+    """It is in the folder that wandb sends."""
+    with MonitoredTrainingSession(hooks=[Draws(), offline()], config=QUIET) as session:
+        for _ in session.iterate(range(2)):
+            with session.step() as step:
+                step.report(loss=1.0)
+
+    [path] = Path("wandb").glob("offline-run-*/files/found.svg")
+    assert path.read_text() == "<svg/>"
+    [part] = parts_in()
+    assert points_in([part]) == {"loss": [(1, "1"), (2, "1")]}
+
+
 def test_the_process_of_the_training_is_left_alone(capfd):
     """wandb replaces functions of Python, and prints: elsewhere."""
     before = sys.exit, sys.excepthook, [*map(signal.getsignal, signal.valid_signals())]

@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import inspect
 import itertools
 import re
 
 import attrs
 import pytest
+import yaml
+from hookbus_estimator.commands.evaluate import evaluate as evaluate
+from hookbus_estimator.commands.predict import predict as predict
+from hookbus_estimator.commands.train import train as train
 from markdown_it import MarkdownIt
 
 import hookbus
 from hookbus import errors as errors
 from hookbus.cli.checkpoints import FLAGS as CHECKPOINTS_FLAGS
-from hookbus.cli.evaluate import evaluate as evaluate
 from hookbus.cli.export import FLAGS as EXPORT_FLAGS
 from hookbus.cli.flags import FLAGS
-from hookbus.cli.predict import predict as predict
-from hookbus.cli.train import train as train
 from hookbus.config.sources import ENVIRONMENT
 from hookbus.hooks import hookspecs as hookspecs
 from hookbus.hooks.hookspecs import PROJECT
 from tests.support.distributions import HOOKS, TRACKERS
+from tests.support.pages import REPOSITORY, ROOT
 
 EVENTS = {
     name: inspect.signature(function)
@@ -39,13 +42,52 @@ EVERY = [*ERRORS, "SessionStoppedError"]  # which is no Exception
 
 MODULES = [name for name in hookbus.__all__ if inspect.ismodule(getattr(hookbus, name))]
 """The modules beside the package itself whose names are public."""
+SHARED = {"--input MODULE:FN", "--model-dir DIR"}
+"""The flags that the section of ``hookbus train`` describes for all three commands."""
 OWN_FLAGS = [
-    *((each.name, flag) for each in (train, evaluate, predict) for flag in each.flags),
+    *(("train", flag) for flag in train.flags),
+    *(
+        (c.name, flag)
+        for c in (evaluate, predict)
+        for flag in c.flags
+        if flag not in SHARED
+    ),
     *(("export", flag) for flag in EXPORT_FLAGS),
     *(("checkpoints", flag) for flag in CHECKPOINTS_FLAGS),
 ]
 
 
+@attrs.frozen
+class Directive:
+    """A place on a page of the API where the site shows an object with its docstring."""
+
+    page: str
+    path: str
+    members: tuple[str, ...] = ()
+
+
+def directives():
+    """Yield the directives of all pages of the API."""
+    for page in sorted((ROOT / "docs/reference/api").glob("*.md")):
+        blocks = re.findall(r"^::: (\S+)\n((?: {4}.*\n)*)", page.read_text("utf-8"), re.M)
+        for path, given in blocks:
+            options = (yaml.safe_load(given) or {}).get("options", {})
+            yield Directive(page.stem, path, tuple(options.get("members", ())))
+
+
+DIRECTIVES = [*directives()]
+
+
+def named(path):
+    """Return the object that a directive names."""
+    importlib.import_module("hookbus.testing")
+    found = hookbus
+    for name in path.split(".")[1:]:
+        found = getattr(found, name)
+    return found
+
+
+@functools.cache
 def sections(root, name, level="h2"):
     """Return a reference page's sections: heading to text."""
     text = (root / "docs" / "reference" / name).read_text("utf-8")
@@ -54,12 +96,12 @@ def sections(root, name, level="h2"):
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 
 
-@pytest.mark.parametrize("event", EVENTS)
-def test_an_event_stands_with_its_arguments(root, event):
+def test_an_event_stands_with_its_arguments(root):
     """Each event has a section that begins with its exact signature."""
-    arguments = ", ".join(EVENTS[event].parameters)
-    section = sections(root, "events.md")[event]
-    assert section.startswith(f"\n\n    {event}({arguments})\n")
+    for event in EVENTS:
+        arguments = ", ".join(EVENTS[event].parameters)
+        section = sections(root, "events.md")[event]
+        assert section.startswith(f"\n\n    {event}({arguments})\n")
 
 
 def test_the_page_of_events_has_no_others(root):
@@ -72,89 +114,134 @@ def test_the_page_of_events_has_no_others(root):
     assert signatures == set(EVENTS)
 
 
-@pytest.mark.parametrize("name", sorted({*hookbus.__all__} - {*ERRORS, *MODULES}))
-def test_a_public_name_has_a_section(root, name):
-    """Each public name has a section of the API page, errors aside."""
-    assert len(sections(root, "api.md")[name].split()) >= 5
+def test_a_public_name_stands_on_one_page_of_the_api():
+    """Each public name has one directive, on which its section of the site is made."""
+    for name in hookbus.__all__:
+        assert [d.path for d in DIRECTIVES].count(f"hookbus.{name}") == 1
 
 
-def test_the_api_page_has_no_other_names(root):
-    """A section of the API page is about a public name, a module, or about errors."""
-    known = {*hookbus.__all__, *(f"hookbus.{name}" for name in MODULES)}
-    assert set(sections(root, "api.md")) <= known
+def test_the_pages_of_the_api_have_no_other_names():
+    """A directive is about a public name, or about one of a module that is promised."""
+    known = {f"hookbus.{name}" for name in hookbus.__all__} | {"hookbus.testing"}
+    starts = ("hookbus.testing.", "hookbus.tracking.")
+    others = [d.path for d in DIRECTIVES if d.path not in known]
+    assert [path for path in others if not path.startswith(starts)] == []
 
 
-@pytest.mark.parametrize("module", sorted({*MODULES} - {"errors"}))
-def test_a_public_module_has_its_functions_told(root, module):
-    """The section of a module names each function that it has, or that it promises."""
+def test_a_directive_leads_to_code():
+    """Each directive names an object, and each of its members is one of that object."""
+    for directive in DIRECTIVES:
+        shown = named(directive.path)
+        fields = getattr(shown, "__annotations__", {})
+        for member in directive.members:
+            assert hasattr(shown, member) or member in fields, member
+
+
+def test_the_index_of_the_api_leads_to_a_directive(root):
+    """A row for each name links its place, for readers who do not see the site."""
+    for directive in DIRECTIVES:
+        if directive.path.startswith(("hookbus.testing.", "hookbus.tracking.")):
+            name = f"`{directive.path.rpartition('.')[2]}`"  # in the row of the module
+            link = f"({directive.page}.md#{directive.path.rpartition('.')[0]})"
+        else:
+            name = directive.path.removeprefix("hookbus.")
+            name = (
+                f"`{directive.path if inspect.ismodule(named(directive.path)) else name}`"
+            )
+            link = f"[{name}]({directive.page}.md#{directive.path})"
+        text = (root / "docs/reference/api/index.md").read_text("utf-8")
+        rows = [
+            row for row in re.findall(r"^\| (.+) \|$", text, re.MULTILINE) if link in row
+        ]
+        assert len(rows) == 1
+        assert name in rows[0]
+        assert len(rows[0].partition(" | ")[2].split()) >= 3
+
+
+def test_the_index_of_the_api_leads_to_every_page(root):
+    """Each page has a section of the index, which links it."""
+    pages = {path.name for path in (root / "docs/reference/api").glob("*.md")}
+    headings = sections(root, "api/index.md")
+    linked = {match[1] for h in headings if (match := re.fullmatch(r"\[.+\]\((.+)\)", h))}
+    assert linked == pages - {"index.md"}
+
+
+@pytest.mark.parametrize("module", sorted({*MODULES, "testing"} - {"errors"}))
+def test_a_public_module_has_its_names_shown(module):
+    """The directives of a module show each name that it promises, and no other one."""
     where = f"hookbus.{module}"
-    text, found = sections(root, "api.md")[where], getattr(hookbus, module)
-    functions = getattr(found, "__all__", None) or [
+    found = importlib.import_module(where)
+    names = getattr(found, "__all__", None) or [
         name
         for name, value in vars(found).items()
-        if inspect.isfunction(value) and value.__module__ == where and name[0] != "_"
+        if getattr(value, "__module__", None) == where and name[0] != "_"
     ]
-    assert functions
-    for name in functions:
-        assert re.search(rf"`(with )?{name}\(", text), name
+    members = [m for d in DIRECTIVES if d.path == where for m in d.members]
+    alone = [d.path.removeprefix(where + ".") for d in DIRECTIVES]
+    shown = [*members, *(name for name in alone if "." not in name)]
+    assert names
+    assert sorted(shown) == sorted(names)
 
 
-def test_each_option_of_a_hook_is_told(root):
-    """The table of HookOptions has all of them, in their order."""
-    section = sections(root, "api.md")["HookOptions"]
-    told = re.findall(r"`(\w+)`", " ".join(re.findall(r"^\| (`[^|]*) \|", section, re.M)))
-    assert told == [field.name for field in attrs.fields(hookbus.HookOptions)]
+@pytest.mark.parametrize("name", ["HookOptions", "SessionRunArgs", "RunConfig", "Scaffold"])
+def test_each_argument_is_told(name):
+    """The docstring of a class with many arguments has all of them."""
+    shown = getattr(hookbus, name)
+    told = re.findall(r"^ {4}(\w+): ", inspect.getdoc(shown).partition("Args:")[2], re.M)
+    assert [a for a in inspect.signature(shown).parameters if a not in told] == []
 
 
 def test_all_errors_stand_in_the_api(root):
     """A table has the eleven that are names of hookbus; the text below has the others."""
-    section = sections(root, "api.md")["hookbus.errors"]
-    rows = re.findall(r"^\| (`[^|]*) \|", section, re.M)
+    text = (root / "docs/reference/api/errors.md").read_text("utf-8").partition(":::")[0]
+    rows = re.findall(r"^\| (\[`[^|]*) \|", text, re.M)
     top = re.findall(r"`(\w+)`", " ".join(rows))
     assert sorted(top) == sorted({*ERRORS} & {*hookbus.__all__})
     assert len(top) == 11
-    assert {*re.findall(r"`(\w+Error)`", section)} == {*EVERY}
+    assert {*re.findall(r"`(\w+Error)`", text)} == {*EVERY}
 
 
-@pytest.mark.parametrize("name", EVERY)
-def test_an_error_has_a_section(root, name):
+def test_an_error_has_a_section(root):
     """Each error class has a section that tells what it means."""
-    assert len(sections(root, "messages.md")[name].split()) >= 10
+    for name in EVERY:
+        assert len(sections(root, "messages.md")[name].split()) >= 10
 
 
-@pytest.mark.parametrize("name", ERRORS)
-def test_an_error_tells_what_else_it_is(root, name):
+def test_an_error_tells_what_else_it_is(root):
     """A section names, in brackets, the built-in errors that the class itself adds."""
-    bases = [b.__name__ for b in vars(errors)[name].__bases__]
-    told = re.match(r"\n\n\[(.*?)\]", sections(root, "messages.md")[name])
-    added = [base for base in bases if base in ("ValueError", "TypeError", "RuntimeError")]
-    assert (re.findall(r"\w+", told[1]) if told else []) == added
+    for name in ERRORS:
+        bases = [b.__name__ for b in vars(errors)[name].__bases__]
+        told = re.match(r"\n\n\[(.*?)\]", sections(root, "messages.md")[name])
+        added = [
+            base for base in bases if base in ("ValueError", "TypeError", "RuntimeError")
+        ]
+        assert (re.findall(r"\w+", told[1]) if told else []) == added
 
 
-@pytest.mark.parametrize("flag", FLAGS)
-def test_a_flag_stands_on_the_command_line_page(root, flag):
+def test_a_flag_stands_on_the_command_line_page(root):
     """Each flag of ``hookbus run`` has a row of the table."""
-    assert f"\n| `{flag}` |" in sections(root, "command-line.md")["hookbus run"]
+    for flag in FLAGS:
+        assert f"\n| `{flag}` |" in sections(root, "command-line.md")["hookbus run"]
 
 
-@pytest.mark.parametrize(("command", "flag"), OWN_FLAGS)
-def test_a_commands_own_flag_stands_in_its_section(root, command, flag):
+def test_a_commands_own_flag_stands_in_its_section(root):
     """Each flag that only one of the commands has is in its table."""
-    section = sections(root, "command-line.md")[f"hookbus {command}"]
-    assert f"\n| `{flag}` |" in section
+    for command, flag in OWN_FLAGS:
+        section = sections(root, "command-line.md")[f"hookbus {command}"]
+        assert f"\n| `{flag}` |" in section
 
 
-@pytest.mark.parametrize("variable", ENVIRONMENT)
-def test_a_variable_has_a_section(root, variable):
+def test_a_variable_has_a_section(root):
     """Each environment variable that hookbus reads has a section."""
-    assert variable in sections(root, "command-line.md", "h3")
+    for variable in ENVIRONMENT:
+        assert variable in sections(root, "command-line.md", "h3")
 
 
-@pytest.mark.parametrize("code", hookbus.ExitCode)
-def test_an_exit_code_stands_in_the_table(root, code):
+def test_an_exit_code_stands_in_the_table(root):
     """Each exit code has a row with its number and name."""
-    text = (root / "docs/reference/exit-codes.md").read_text("utf-8")
-    assert f"\n| {int(code)} | `{code.name}` |" in text
+    for code in hookbus.ExitCode:
+        text = (root / "docs/reference/exit-codes.md").read_text("utf-8")
+        assert f"\n| {int(code)} | `{code.name}` |" in text
 
 
 def test_the_plugins_stand_in_the_table(root):
@@ -172,11 +259,13 @@ def slug(heading):
 @functools.cache
 def headings(path):
     """Return the anchors of a page."""
-    tokens = MarkdownIt().parse(path.read_text("utf-8"))
-    pairs = itertools.pairwise(tokens)
-    return {slug(inline.content) for token, inline in pairs if token.type == "heading_open"}
+    text = path.read_text("utf-8")
+    pairs = itertools.pairwise(MarkdownIt().parse(text))
+    found = {slug(inner.content) for token, inner in pairs if token.type == "heading_open"}
+    return found | {*re.findall(r"^::: (\S+)$", text, re.MULTILINE)}  # on the site
 
 
+@functools.cache
 def links(path):
     """Return the targets of a page's links."""
     tokens = MarkdownIt().enable("table").parse(path.read_text("utf-8"))
@@ -184,22 +273,30 @@ def links(path):
     return [child.attrGet("href") for child in inline if child.type == "link_open"]
 
 
-def test_links_lead_somewhere(page):
+def test_links_lead_somewhere(pages):
     """A relative link leads to a file that is there, its anchor to a heading of it."""
-    for link in links(page):
-        if "://" in link:
+    inside = f"{REPOSITORY}/blob/main/"
+    for page, link in itertools.chain(*(((p, each) for each in links(p)) for p in pages)):
+        if "://" in link and not link.startswith(inside):
             continue
-        name, _, anchor = link.partition("#")
-        target = (page.parent / name).resolve() if name else page
+        name, _, anchor = link.removeprefix(inside).partition("#")
+        folder = ROOT if link.startswith(inside) else page.parent
+        target = (folder / name).resolve() if name else page
         assert target.is_file(), f"{page}: {link}"
         assert not anchor or anchor in headings(target), f"{page}: {link}"
 
 
 def test_every_page_can_be_reached(root, pages):
-    """Each page of the documentation is linked from its index."""
+    """Each page of the documentation is two clicks from its index."""
     index = root / "docs" / "index.md"
-    reached = {(index.parent / link.partition("#")[0]).resolve() for link in links(index)}
+    reached = {index}
+    for _ in range(2):
+        reached |= {
+            target
+            for page in reached
+            for link in links(page)
+            if "://" not in link
+            and (target := (page.parent / link.partition("#")[0]).resolve()).suffix == ".md"
+        }
     told = {page for page in pages if page.parent.is_relative_to(root / "docs")}
-    assert told == {index} | {
-        page for page in reached if page.is_relative_to(root / "docs")
-    }
+    assert told - reached == set()

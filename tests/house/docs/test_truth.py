@@ -5,15 +5,15 @@ from __future__ import annotations
 import re
 
 import pytest
+from hookbus_estimator.commands.evaluate import evaluate as evaluate
+from hookbus_estimator.commands.predict import predict as predict
+from hookbus_estimator.commands.train import train as train
 
 import hookbus
 from hookbus.cli import COMMANDS
 from hookbus.cli.checkpoints import FLAGS as CHECKPOINTS_FLAGS
-from hookbus.cli.evaluate import evaluate as evaluate
 from hookbus.cli.export import FLAGS as EXPORT_FLAGS
 from hookbus.cli.flags import FLAGS
-from hookbus.cli.predict import predict as predict
-from hookbus.cli.train import train as train
 from hookbus.config.files import LOADERS
 from hookbus.config.settings import ON_ERROR, fields_of, flag_of
 from hookbus.config.sources import ENVIRONMENT
@@ -43,7 +43,7 @@ OTHER_NAMES = {*GROUPS, *MODULES, *LOADERS, "hookbus.NAME", "hookbus.json"}
 OTHER_NAMES |= {f"hookbus.{tag}" for tag in TAGS}
 BEST_LOSS = "the plugin that a tutorial has its reader write"
 ESTIMATORS = {
-    flag.split()[0] for command in (train, evaluate, predict) for flag in command.every_flag
+    flag.split()[0] for command in (train, evaluate, predict) for flag in command.flags
 }
 """The flags of the commands about an Estimator."""
 OTHERS = {

@@ -9,13 +9,16 @@ import { listen, showRequests } from "./requests.js";
 const EVERY_MS = 1000;
 const AFTER_ERROR_MS = 3000;
 const MOST_SHOWN = 50;
+const MOST_LINES = 200; // of one request, which hold the server and this page for a moment
 const BUDGET_MS = 4; // of drawing in a frame; putting it on the screen takes as long again
 const FIRST = ["loss", "val/loss", "accuracy", "val/accuracy"];
 
 const state = { list: null, shown: new Map(), focus: null, colours: new Map(), isOver: false };
 const board = new Board($("charts"), () => soon());
 let pending = false;
-let drawing = 0;
+let isDrawing = false;
+let frameBegan = 0;
+const nextFrame = (then) => requestAnimationFrame(() => then(performance.now()));
 
 function soon() {
   if (pending) return;
@@ -130,35 +133,52 @@ function showNames() {
   board.have(names);
 }
 
-async function drawCharts() {
-  if (!state.list) return;
+// The next charts whose points are not those that are wanted now, and how to ask for them.
+function nextBatch() {
+  const { runs, series } = state.list;
+  const shown = runs.filter((run) => state.shown.get(run.name));
   const charts = board.visible;
-  const runs = state.list.runs.map((run) => run.name).filter((name) => state.shown.get(name));
-  if (!charts.length || !runs.length) return;
+  if (!charts.length || !shown.length) return null;
   const options = { axis: $("axis").value, log: $("log").checked, colours: state.colours, ...board.look };
   const query = new URLSearchParams({ axis: options.axis, smooth: $("smooth").value, width: options.width });
-  for (const run of runs) query.append("run", run);
-  for (const chart of charts) query.append("name", chart.name);
+  for (const run of shown) query.append("run", run.name);
   if (board.low !== null) {
     query.set("low", board.low);
     query.set("high", board.high);
   }
-  const drawn = await points(`/api/series?${query}`);
-  const asked = String(query);
-  const current = ++drawing;
-  let began = performance.now();
-  for (const data of drawn) {
-    const chart = board.charts.get(data.name);
-    if (!chart || (chart.data === data && chart.asked === asked)) continue;
-    if (performance.now() - began > BUDGET_MS) {
-      await new Promise(requestAnimationFrame);
-      if (current !== drawing) return; // newer points are there
-      began = performance.now();
+  const look = `${query} ${options.log} ${options.faint}`;
+  const wanted = ({ name }) => {
+    const having = (series[name] ?? []).map((at) => runs[at]).filter((run) => state.shown.get(run.name));
+    return `${look} ${having.map((run) => run.version)}`;
+  };
+  const stale = charts
+    .filter((chart) => chart.asked !== wanted(chart))
+    .sort((a, b) => a.shownAt - b.shownAt) // while all change, each has its turn
+    .slice(0, Math.max(1, Math.floor(MOST_LINES / shown.length)));
+  for (const chart of stale) query.append("name", chart.name);
+  return stale.length ? { query, options, asked: new Map(stale.map((chart) => [chart.name, wanted(chart)])) } : null;
+}
+
+// Bring the charts up to date, some at a time; controls that change meanwhile count for the next.
+async function drawCharts() {
+  if (isDrawing || !state.list) return;
+  isDrawing = true;
+  try {
+    for (let batch = nextBatch(); batch; batch = nextBatch()) {
+      const { query, options, asked } = batch;
+      for (const data of await points(`/api/series?${query}`)) {
+        if (performance.now() - frameBegan > BUDGET_MS) frameBegan = await new Promise(nextFrame);
+        const chart = board.charts.get(data.name);
+        if (!chart) continue;
+        chart.asked = asked.get(data.name);
+        chart.show(data, options);
+        await null; // until its canvas is drawn, which counts
+      }
     }
-    chart.asked = asked;
-    chart.show(data, options);
+    performance.mark("charts-drawn");
+  } finally {
+    isDrawing = false;
   }
-  performance.mark("charts-drawn");
 }
 
 async function loadDetails() {

@@ -1,4 +1,5 @@
 // Draws the charts: those on the screen only, from as many points as they have pixels.
+// Where a chart has many lines, another thread draws them, and this one the axes.
 
 import { el, number, table } from "./dom.js";
 import uPlot from "./uplot.js";
@@ -16,6 +17,27 @@ export function colour(at) {
 }
 
 const told = (_, values) => values.map((value) => (value === null ? "" : number(value, 4, 2)));
+
+const worker = new Worker("lines.js");
+const painted = new Map(); // the charts whose lines are being drawn, by name
+worker.addEventListener("message", ({ data: { chart, bitmap } }) => {
+  painted.get(chart)?.onPainted(bitmap);
+});
+
+// The least and the greatest value that a chart has to show.
+function extent({ x, lines, low, high }, log) {
+  let [bottom, top] = [Infinity, -Infinity];
+  for (const line of lines) {
+    for (let at = 0; at < x.length; at += 1) {
+      const value = line[at];
+      if (x[at] < low || x[at] > high || (log && value <= 0)) continue;
+      if (value < bottom) bottom = value; // never true of NaN
+      if (value > top) top = value;
+    }
+  }
+  return bottom <= top ? [bottom, top] : [null, null];
+}
+
 export class Chart {
   constructor(name, board) {
     this.name = name;
@@ -24,6 +46,11 @@ export class Chart {
     this.plot = null;
     this.key = "";
     this.data = null;
+    this.asked = ""; // what the points on the screen are an answer to
+    this.shownAt = 0;
+    this.job = null;
+    this.isPainting = false;
+    this.lines = el("canvas", { class: "lines" });
     this.place = el("div", { class: "plot", tabindex: "0", role: "img", "aria-label": name });
     this.rows = el("div", { class: "scroll tall" });
     this.more = el("details", {}, el("summary", {}, "Data table"), this.rows);
@@ -35,21 +62,56 @@ export class Chart {
 
   show(data, options) {
     this.data = data;
+    this.shownAt = performance.now();
     const { axis, log, width, faint } = options;
+    const isFew = data.runs.length <= MOST_IN_LEGEND;
     const key = JSON.stringify([data.runs, axis, log, width, faint]);
-    const tables = [data.x, ...data.lines];
-    const plain = tables.map((numbers, at) => Array.from(numbers, (v) =>
-      Number.isNaN(v) || (at && log && v <= 0) ? null : v));
+    this.paint = isFew ? () => {} : (plot) => this.askForLines(plot, options);
+    const plain = isFew ? this.plainOf(data, log) : [[data.low, data.high], extent(data, log)];
     if (key !== this.key) {
       this.plot?.destroy();
-      this.place.classList.toggle("legend", data.runs.length <= MOST_IN_LEGEND);
+      this.place.classList.toggle("legend", isFew);
       this.plot = new uPlot(this.optionsOf(data, options), plain, this.place);
+      if (!isFew) this.plot.over.prepend(this.lines);
       this.key = key;
     } else {
       this.plot.setData(plain);
     }
     this.place.setAttribute("aria-label", this.told(axis));
     this.showRows();
+  }
+
+  plainOf({ x, lines }, log) {
+    return [x, ...lines].map((numbers, at) => Array.from(numbers, (v) =>
+      Number.isNaN(v) || (at && log && v <= 0) ? null : v));
+  }
+
+  // Have the other thread draw the lines, between the axes that are on the screen now.
+  askForLines(plot, { log, colours }) {
+    const { x, lines, runs } = this.data;
+    const [{ min: low, max: high }, { min: bottom, max: top }] = [plot.scales.x, plot.scales.y];
+    const { width, height } = plot.bbox;
+    this.job = {
+      x, lines, width, height, low, high, bottom, top, log,
+      colours: runs.map((run) => colours.get(run)),
+      ratio: devicePixelRatio,
+    };
+    if (!this.isPainting) this.sendJob();
+  }
+
+  sendJob() {
+    this.isPainting = true;
+    painted.set(this.name, this);
+    worker.postMessage({ chart: this.name, job: this.job });
+    this.job = null;
+  }
+
+  onPainted(bitmap) {
+    [this.lines.width, this.lines.height] = [bitmap.width, bitmap.height];
+    this.lines.getContext("bitmaprenderer").transferFromImageBitmap(bitmap);
+    this.isPainting = false;
+    painted.delete(this.name);
+    if (this.job) this.sendJob();
   }
 
   optionsOf(data, { axis, log, width, colours, faint, grid }) {
@@ -76,16 +138,18 @@ export class Chart {
       ],
       series: [
         { label: name, value: (_, v) => (v === null ? "–" : axis === "time" ? new Date(v * 1000).toLocaleString() : number(v)) },
-        ...data.runs.map((run) => ({
+        ...(isFew ? data.runs : [""]).map((run) => ({
           label: run,
+          ...(isFew ? {} : { paths: () => null }),
           stroke: colours.get(run),
-          width: isFew ? 1.5 : 1,
+          width: 1.5,
           spanGaps: true,
-          points: { show: data.x.length <= 40, size: 5 },
+          points: { show: isFew && data.x.length <= 40, size: 5 },
           value: (_, v) => number(v),
         })),
       ],
       hooks: {
+        draw: [(u) => this.paint(u)],
         setSelect: [(u) => {
           if (u.select.width < 4) return;
           const [left, right] = [u.select.left, u.select.left + u.select.width];
@@ -149,16 +213,22 @@ export class Board {
     this.charts = new Map();
     this.low = this.high = null;
     this.key = "";
+    this.seen = null;
     this.observer = new IntersectionObserver((entries) => {
       for (const entry of entries) entry.target.chart.isVisible = entry.isIntersecting;
       if (entries.some((entry) => entry.isIntersecting)) onChange();
     }, { rootMargin: "200px" });
-    let before = innerWidth;
-    addEventListener("resize", () => {
-      if (innerWidth !== before) onChange();
-      before = innerWidth;
-    });
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", onChange);
+    let before = 0;
+    new ResizeObserver(() => {
+      if (place.clientWidth !== before) this.relook();
+      before = place.clientWidth;
+    }).observe(place);
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.relook());
+  }
+
+  relook() {
+    this.seen = null;
+    this.onChange();
   }
 
   zoom(low, high) {
@@ -197,20 +267,23 @@ export class Board {
       this.charts.delete(name);
     }
     this.place.replaceChildren(...parts);
+    this.seen = null;
   }
 
   // What all charts have in common; reading it has the browser lay the page out.
   get look() {
+    if (this.seen) return this.seen;
     const style = getComputedStyle(document.documentElement);
     const [first] = this.charts.values();
-    return {
+    this.seen = {
       width: Math.max(120, Math.floor(first?.place.clientWidth ?? 0)),
       faint: style.getPropertyValue("--faint").trim(),
       grid: style.getPropertyValue("--grid").trim(),
     };
+    return this.seen;
   }
 
   get visible() {
-    return [...this.charts.values()].filter((chart) => chart.isVisible).slice(0, 24);
+    return [...this.charts.values()].filter((chart) => chart.isVisible);
   }
 }

@@ -1,1 +1,0 @@
-"""Trains, evaluates and predicts with a model function."""

@@ -1,0 +1,1 @@
+"""Provides the commands ``hookbus train``, ``evaluate`` and ``predict``."""

@@ -1,0 +1,1 @@
+"""Has the parts that the functions of TF-Slim share with Estimator."""
