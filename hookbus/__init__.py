@@ -67,6 +67,11 @@ def _submodule(package, name):
         except ModuleNotFoundError as error:
             if error.name != path:
                 raise
+    if package == __name__:
+        from hookbus.deprecated import RENAMED, renamed
+
+        if name in RENAMED:
+            return renamed(name, stacklevel=3)
     raise AttributeError(f"module {package!r} has no attribute {name!r}", name=name)
 
 

@@ -293,9 +293,12 @@ class NewestIn:
 
     Args:
         directory: the directory of the checkpoints.
+
+    >>> NewestIn("runs/digits").directory.name
+    'digits'
     """
 
-    directory: Path = attrs.field(converter=Path)
+    directory: Path = attrs.field(converter=expanded)
 
     def read(self) -> Restored:
         """Read it.

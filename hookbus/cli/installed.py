@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from hookbus.config.declared import first_line
 from hookbus.discovery import InstalledCommand, installed_commands
 from hookbus.errors import HookbusError, PluginError, repr_of, spelled
 
@@ -15,7 +16,7 @@ _OUT_OF_RANGE = "an int from 0 to 255, or None for 0"
 
 
 def described() -> Mapping[str, str]:
-    """Return the commands with what their distributions say of themselves."""
+    """Return the commands with the first line of their modules, which are not imported."""
     return {name: _about(command) for name, command in installed_commands().items()}
 
 
@@ -49,6 +50,7 @@ def run_installed(command: InstalledCommand, words: Sequence[str]) -> int:
 
 
 def _about(command: InstalledCommand) -> str:
-    """Return the summary of the distribution, and its name."""
-    about = f"{command.summary.rstrip('.')} " if command.summary else ""
+    """Return the first line of the command's module, or else of its distribution."""
+    line = first_line(command.entry.value.partition(":")[0]) or command.summary
+    about = f"{line.rstrip('.')} " if line else ""
     return f"{about}({', '.join(command.rivals) or command.label})"

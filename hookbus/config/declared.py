@@ -137,6 +137,19 @@ def _parsed(module: str, ending: str = "") -> ast.Module | None:
     return tree
 
 
+def first_line(module: str) -> str:
+    """Return the first line of a module's docstring, without an import; empty without one.
+
+    >>> first_line("hookbus.graph.graph")[:17], first_line("no.such.module")
+    ('Defines the graph', '')
+    """
+    with contextlib.suppress(PluginError):
+        tree = _parsed(module)
+        text = "" if tree is None else ast.get_docstring(tree) or ""
+        return text.partition("\n")[0].replace("`", "")
+    return ""
+
+
 @attrs.frozen(eq=False)
 class Source:
     """The source of a module.

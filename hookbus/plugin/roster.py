@@ -46,6 +46,9 @@ class ImpliedSetting:
             one that switches the plugin on.
         is_default: whether it is only that argument's default, which a config file
             replaces. Otherwise, only flags and the environment do.
+
+    >>> ImpliedSetting(9).is_default
+    False
     """
 
     value: Any
@@ -64,6 +67,10 @@ class ImpliedPlugin:
         why: the argument, as the user wrote it.
         settings: field to its value.
         required: whether it must be installed; otherwise it is left out where it is not.
+
+    >>> stop = ImpliedPlugin("stop-at-step", "steps=9", {"num_steps": ImpliedSetting(9)})
+    >>> stop.plugin, stop.required
+    ('stop-at-step', False)
     """
 
     plugin: str

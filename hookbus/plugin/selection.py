@@ -55,12 +55,16 @@ class Verdict:
 
     @property
     def given(self) -> str:
-        """Every switch and setting of the deciding place, as the user wrote them."""
+        """Every switch and setting that switches it on, as the user wrote them."""
         if self.decisive is None:
             return self.why
-        place = self.decisive.place
-        every = [word.source for word in self.words if word.place is place]
-        return clipped(" ".join(dict.fromkeys(every)))
+        ordered = sorted(self.words, key=lambda word: (word.place, word.implied))
+        every = dict.fromkeys(word.source for word in ordered if word.on)
+        origins = {source.partition(" (from ")[2] for source in every}
+        if len(origins) > 1 or "" in origins:
+            return clipped(" ".join(every))
+        flags = " ".join(source.partition(" (from ")[0] for source in every)
+        return f"{clipped(flags)} (from {origins.pop()}"
 
 
 @attrs.frozen

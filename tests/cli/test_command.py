@@ -67,7 +67,7 @@ def installed(site: Path) -> None:
 
 
 def test_it_gets_the_objects_and_has_stdout_for_itself(hookbus: Callable[..., Done]):
-    """What the program prints goes to stderr."""
+    """The output of the program goes to stderr."""
     done = hookbus("count", "data.py:source", "--shown", "--through", "builtins:str")
     assert (done.returncode, done.stdout) == (0, "VALUE\n1\n2\n3\ndata.py:source 3\n")
     assert "the program says something" in done.stderr

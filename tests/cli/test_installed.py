@@ -53,6 +53,12 @@ def test_the_help_lists_it_without_an_import(ship, hookbus):
     assert "  run " in head
 
 
+def test_the_help_shows_the_first_line_of_its_module(ship, hookbus):
+    """A distribution may have several commands, with one summary for all."""
+    ship("counter", source='"""Counts ``letters``."""\n\nraise RuntimeError')
+    assert "  count     Counts letters (counter 1.0)\n" in hookbus("--help").stdout
+
+
 def test_a_mistyped_name_may_mean_it(ship, hookbus):
     """As one of the core's commands."""
     ship("counter")

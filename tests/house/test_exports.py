@@ -145,8 +145,8 @@ ALIASES = dict(alias_docs(ROOT / "__init__.pyi"))
 
 
 def test_type_aliases_are_exported_for_annotations() -> None:
-    """Those of the arguments kind, reduce and role."""
-    assert {*ALIASES} == {"Kind", "Reduction", "Role", "StopKind"}
+    """Those of the arguments hooks, kind, reduce and role."""
+    assert {*ALIASES} == {"HookObject", "Kind", "Reduction", "Role", "StopKind"}
 
 
 def test_public_names_are_documented() -> None:

@@ -172,9 +172,7 @@ def test_every_package_of_a_plugin_has_types():
     for folder in EVERY:
         setup = read(folder / "setup.cfg")
         assert "Typing :: Typed" in setup["metadata"]["classifiers"]
-        packages = packages_of(setup)
-        assert dict(setup["options.package_data"]).keys() >= set(packages)
-        for package in packages:
+        for package in (name for name in packages_of(setup) if "." not in name):
             assert "py.typed" in setup["options.package_data"][package]
             assert (folder / package / "py.typed").read_bytes() == b""
 
@@ -244,7 +242,7 @@ def test_all_plugins_share_version_licence_and_python():
 
 
 REPOSITORY = "https://github.com/hookbus/hookbus"
-SHORT = ("hookbus-certify", "hookbus-live")
+SHORT = ("hookbus-certify", "hookbus-estimator", "hookbus-live")
 """Distributions that have an extra of their own, and are in ``hookbus[all]``."""
 
 
@@ -318,7 +316,10 @@ def test_names_follow_from_the_folder(folder, setup):
 def test_every_package_of_a_plugin_is_shipped():
     """setup.cfg lists the packages in the folder, all and no other; a module is in one."""
     for folder in EVERY:
-        found = {path.parent.name for path in folder.glob("*/__init__.py")}
+        inits = [
+            path.relative_to(folder) for path in folder.glob("hookbus_*/**/__init__.py")
+        ]
+        found = {".".join(path.parent.parts) for path in inits}
         assert set(packages_of(read(folder / "setup.cfg"))) == found
         assert {path.name for path in folder.glob("*.py")} <= {"conftest.py"}
 

@@ -229,7 +229,7 @@ def test_a_directory_without_a_checkpoint_has_no_newest_one():
 
 
 def test_a_scaffold_starts_with_the_variables_of_a_checkpoint():
-    """What both have; its own init_fn comes after that."""
+    """Those that both have; its own init_fn comes after that."""
     call(3)
     graph = reading()
     graph.variable("other", 7)

@@ -121,7 +121,7 @@ def process(site: Path) -> Callable[..., Done]:
 
     def run(*arguments: str | Path, **environment: str) -> Done:
         variables = os.environ | {"PYTHONPATH": str(site), "COLUMNS": "80"} | environment
-        # Plain Python is what the command is compared with, to the last line.
+        # The command is compared with plain Python, to the last line.
         start = commands.run if "hookbus" in arguments[:2] else commands.run_new
         return start([sys.executable, *arguments], env=variables, timeout=60)
 

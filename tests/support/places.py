@@ -41,7 +41,7 @@ def check_place(trains: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -
         with watched_lines() as lines:
             trains()
         begins, *logged, ends = [line for line in lines if line["log_level"] == "info"]
-        assert f"{NAME} 0.1.0 (-p {NAME} (from HOOKBUS_ADDOPTS))" in begins["plugins"]
+        assert f"{NAME} 0.1.0 ({flags} (from HOOKBUS_ADDOPTS))" in begins["plugins"]
         found = [(line["event"], line["step"], line["value"]) for line in logged]
         expected = [("lowest so far", step, loss) for step, loss in enumerate(LOSSES, 1)]
         assert found == expected[::every]

@@ -1,4 +1,4 @@
-"""Runs ``hookbus certify``: examines a script, and shows whether it resumes exactly."""
+"""Interrupts a script in each way, and shows whether it resumes exactly."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Replays a part of the training from its checkpoints, and checks that it is the same."""
+"""Replays a part of a run from its checkpoints, and checks that it is the same."""

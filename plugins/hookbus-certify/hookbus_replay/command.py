@@ -1,4 +1,4 @@
-"""Runs the command ``hookbus replay``."""
+"""Replays a part of a run from its checkpoints, with other plugins on."""
 
 from __future__ import annotations
 

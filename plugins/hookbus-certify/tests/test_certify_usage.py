@@ -137,7 +137,7 @@ def test_flags_that_are_wrong_are_refused(words, message):
 def test_the_command_is_found_and_shows_its_help():
     """`hookbus --help` lists it, and `hookbus help certify` tells its flags."""
     listed = commands.run([sys.executable, "-m", "hookbus", "--help"])
-    assert "  certify  Certifies that training resumes exactly" in listed.stdout
+    assert "  certify   Interrupts a script in each way, and shows" in listed.stdout
     told = commands.run([sys.executable, "-m", "hookbus", "help", "certify"])
     assert (told.returncode, told.stderr) == (0, "")
     assert told.stdout.startswith("usage: hookbus certify [flags] SCRIPT [ARGS ...]\n")

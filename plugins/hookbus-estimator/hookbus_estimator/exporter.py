@@ -182,7 +182,7 @@ def _check_no_link(folder: Path) -> None:
     if folder.is_symlink():
         raise CheckpointDirectoryError(
             f"{folder} is a link, and the checkpoints where it leads may be those of "
-            "another training: remove the link, or name that folder itself"
+            "another run: remove the link, or name that folder itself"
         )
 
 

@@ -1,4 +1,4 @@
-"""Runs ``hookbus view``: shows the runs below a folder in the browser."""
+"""Shows the runs below a folder side by side in the browser."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class PortTakenError(UsageError):
     """Another program listens at the port."""
 
 
-class _Quiet(uvicorn.Server):  # type: ignore[misc]
+class _Quiet(uvicorn.Server):
     """Waits for requests or its end; uvicorn's own wakes up ten times a second.
 
     Each time it would take the interpreter from the training.

@@ -276,14 +276,15 @@ def links(path):
 def test_links_lead_somewhere(pages):
     """A relative link leads to a file that is there, its anchor to a heading of it."""
     inside = f"{REPOSITORY}/blob/main/"
-    for page, link in itertools.chain(*(((p, each) for each in links(p)) for p in pages)):
+    found = [(page, link) for page in pages for link in links(page)]
+    for place, link in found:
         if "://" in link and not link.startswith(inside):
             continue
         name, _, anchor = link.removeprefix(inside).partition("#")
-        folder = ROOT if link.startswith(inside) else page.parent
-        target = (folder / name).resolve() if name else page
-        assert target.is_file(), f"{page}: {link}"
-        assert not anchor or anchor in headings(target), f"{page}: {link}"
+        folder = ROOT if link.startswith(inside) else place.parent
+        target = (folder / name).resolve() if name else place
+        assert target.is_file(), f"{place}: {link}"
+        assert not anchor or anchor in headings(target), f"{place}: {link}"
 
 
 def test_every_page_can_be_reached(root, pages):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 
 import pytest
@@ -17,6 +18,7 @@ from hookbus.cli.flags import FLAGS
 from hookbus.config.files import LOADERS
 from hookbus.config.settings import ON_ERROR, fields_of, flag_of
 from hookbus.config.sources import ENVIRONMENT
+from hookbus.deprecated import RENAMED
 from hookbus.discovery import (
     AUTOUSE_GROUP,
     COMMAND_GROUP,
@@ -101,7 +103,7 @@ def texts() -> dict[str, str]:
 
 
 def unknown(texts, pattern, known, flags=0):
-    """Return what a pattern finds and nobody knows, by page."""
+    """Return the unknown words that a pattern finds, by page."""
     found = {page: {*re.findall(pattern, text, flags)} for page, text in texts.items()}
     assert any(found.values())
     return {page: names - known for page, names in found.items() if names - known}
@@ -137,17 +139,18 @@ def test_variables_exist(texts):
 def test_names_of_the_package_exist(texts):
     """``hookbus.NAME`` is a public name, or known as something else."""
     others = {name.removeprefix("hookbus.") for name in OTHER_NAMES}
-    known = {*hookbus.__all__, *others, "__version__"}
+    known = {*hookbus.__all__, *others, "__version__", *RENAMED}
     assert unknown(texts, r"(?<![\w-])hookbus\.(\w+)", known) == {}
 
 
 def test_imported_names_exist(texts):
     """Each name that is imported from ``hookbus`` is a public name or module."""
     known = {*hookbus.__all__, *(m.removeprefix("hookbus.") for m in MODULES)}
+    pattern = r"^from hookbus import (?:\((.+?)\)|(.+?)(?:  #.*)?$)"
     for page, text in texts.items():
-        lines = re.findall(r"^from hookbus import (.+?)(?:  #.*)?$", text, re.MULTILINE)
-        names = {name.strip() for line in lines for name in line.split(",")}
-        assert names <= known, page
+        lines = [*re.findall(pattern, text, re.MULTILINE | re.DOTALL)]
+        words = " ".join(itertools.chain(*lines)).replace(",", " ").split()
+        assert {*words} <= {*known, *RENAMED}, page
 
 
 def test_attributes_exist(texts):
