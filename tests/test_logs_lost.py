@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.profiles import sample
+
 TRAIN = """
 import os, sys
 import hookbus
@@ -73,7 +75,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("command", "way", "moment"), CASES)
+@pytest.mark.parametrize(("command", "way", "moment"), sample(CASES, 6))
 def test_a_training_whose_stderr_is_lost_ends_well(command, way, moment):
     """All its steps are done and saved, and it exits with 0."""
     lost = {"before": "pass", "within": "pass", moment: WAYS[way]}
@@ -83,7 +85,7 @@ def test_a_training_whose_stderr_is_lost_ends_well(command, way, moment):
     assert '"completed"' in Path("run/outcome.json").read_text()
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", sample([*COMMANDS], 2))
 def test_a_training_that_never_had_a_stderr_ends_well(command):
     """As a daemon, or a shell's ``2>&-``, or Windows' ``pythonw`` starts it."""
     Path("script.py").write_text(
@@ -95,7 +97,7 @@ def test_a_training_that_never_had_a_stderr_ends_well(command):
     assert Path("run/ckpt-5").is_dir()
 
 
-@pytest.mark.parametrize("way", ["removed", "closed"])
+@pytest.mark.parametrize("way", sample(["removed", "closed"], 1))
 @pytest.mark.parametrize(
     ("end", "code"),
     [

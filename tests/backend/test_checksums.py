@@ -99,6 +99,7 @@ def test_the_last_value_is_not_kept_if_something_may_change_it(make, lines):
     assert numbers_in(lines) == []
 
 
+@pytest.mark.long
 def test_no_batch_is_kept_alive():
     """The input holds no value of a kind that can change."""
 

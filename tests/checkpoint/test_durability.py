@@ -259,6 +259,7 @@ def test_a_kill_at_any_moment_of_training_loses_at_most_one_step(
 @pytest.mark.parametrize(
     "stride", [61, pytest.param(1, marks=pytest.mark.slow)], ids=["some", "all"]
 )
+@pytest.mark.long
 def test_a_kill_at_any_moment_of_pruning_changes_nothing_about_what_stays(
     stride, tmp_path, killed, python, names, killed_at_each
 ):
@@ -300,6 +301,7 @@ def test_a_kill_at_any_moment_of_a_second_save_leaves_one_of_both(
 
 
 @MOMENTS
+@pytest.mark.long
 def test_a_kill_while_bad_ones_are_set_aside_does_not_make_them_good(
     stride, tmp_path, killed, opened, killed_at_each
 ):

@@ -161,6 +161,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", range(cases(2, 40)))
 @pytest.mark.parametrize("name", sorted(TRAININGS))
+@pytest.mark.long
 def test_a_forged_part_does_no_more_than_make_a_checkpoint_bad(name, seed, saved, tmp_path):
     """Some forged values are like others, and then the training goes on with them."""
     draw, origin = Random(seed), saved(name)

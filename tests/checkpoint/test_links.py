@@ -234,6 +234,7 @@ def train(directory: Path) -> None:
                 raise error
 
 
+@pytest.mark.long
 def test_no_name_that_a_session_uses_leads_elsewhere(precious):
     """A link is planted at each name in turn; what it leads to stays as it is."""
     sys.addaudithook(record)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 import numpy as np
+import pytest
 
 import hookbus
 from hookbus import (
@@ -161,6 +162,7 @@ def repeatedly(directory):
 READERS = [latest, variables, variable, evaluation, singular, evaluate, predict, repeatedly]
 
 
+@pytest.mark.long
 def test_readers_finish_beside_a_training_that_keeps_one(tmp_path):
     """Each gets a whole checkpoint, never an older one than before, and renames none."""
     last = 0

@@ -119,6 +119,7 @@ def test_flags(command: tuple[str, ...], given_flags: list[str]) -> None:
         words | lines.map(" ".join) | lines.map(",".join),
     ),
 )
+@pytest.mark.long
 def test_variables(command: tuple[str, ...], environ: dict[str, str]) -> None:
     """The environment."""
     check(command, environ)
@@ -164,6 +165,7 @@ files = st.one_of(
 
 @fuzzed
 @given(st.sampled_from(COMMANDS), st.sampled_from([*LOADERS]), files)
+@pytest.mark.long
 def test_config_files(command: tuple[str, ...], name: str, content: bytes) -> None:
     """A config file of each kind."""
     Path(name).write_bytes(content)
@@ -215,6 +217,7 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.usefixtures("alone")
 @fuzzed
 @given(st.sampled_from(COMMANDS), points, points, about)
+@pytest.mark.long
 def test_metadata(
     tmp_path_factory: pytest.TempPathFactory,
     command: tuple[str, ...],

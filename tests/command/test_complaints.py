@@ -103,6 +103,7 @@ class WrongHook(SessionRunHook):
 """
 
 
+@pytest.mark.long
 def test_complaint_14_typing():
     """A type checker sees what a hook answers, and what it does with its arguments."""
     pytest.importorskip("mypy")

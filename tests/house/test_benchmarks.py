@@ -126,6 +126,7 @@ def test_the_short_check_fails_only_if_a_part_is_slow_three_times(
 
 
 @pytest.mark.parametrize("custom", cases([False], [False, True]))
+@pytest.mark.long
 def test_nothing_grows_with_the_number_of_steps(benchmark, capsys, custom):
     """Neither memory nor files, but for what was logged, with every hook that watches."""
     grown = benchmark("memory").training(custom, cases(20_000, 100_000), 1_000, every=100)

@@ -12,7 +12,7 @@ from hookbus.testing import Recorder
 from tests.support.callback_loops import recipe
 from tests.support.callbacks import refusals_of, trainings_of
 from tests.support.pictures import NUMPY
-from tests.support.profiles import cases
+from tests.support.profiles import cases, sample
 from tests.support.thread_library import ranked, thread_library
 from tests.support.trainings import SIGNALS
 
@@ -27,7 +27,7 @@ def test_a_callback_trains_like_the_loop_by_hand(row, site, tmp_path):
 
 @pytest.mark.parametrize("number", cases([signal.SIGTERM], SIGNALS))
 @pytest.mark.parametrize("first", cases([10], range(1, 11)))
-@pytest.mark.parametrize(("row", "site"), trainings_of(NUMPY, resumed=True))
+@pytest.mark.parametrize(("row", "site"), sample(trainings_of(NUMPY, resumed=True), 10))
 def test_stopped_at_every_tenth_step_it_ends_the_same(row, site, first, number, tmp_path):
     """Each process resumes from the checkpoint of the one before it."""
     row.check_resumes(site, tmp_path, first, number)

@@ -57,6 +57,7 @@ def steps() -> list[int]:
 
 @pytest.mark.parametrize("background", [False, True], ids=["at once", "in the background"])
 @pytest.mark.usefixtures("slow", "ctrl_c")
+@pytest.mark.long
 def test_a_save_that_takes_too_long_is_left_out(background, lines):
     """The line names the checkpoint; a resumed run ends as if it had not been stopped."""
     session, _ = train(0.2, at=7, background=background)

@@ -190,6 +190,7 @@ def train_another(number: int) -> MonitoredSession:
     return session
 
 
+@pytest.mark.long
 def test_the_source_of_sessions_that_are_gone_is_forgotten():
     """A process may open any number of sessions, and only some of the last ones stay."""
     open_session = train_another(0)

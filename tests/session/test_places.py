@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 import hookbus
 from tests.support.places import BATCHES, EPOCHS, RATE, WEIGHT, check_place
 
 
+@pytest.mark.long
 def test_a_strangers_hook_in_a_graph(monkeypatch):
     """A session that runs a graph computes the loss for it."""
 
@@ -25,6 +27,7 @@ def test_a_strangers_hook_in_a_graph(monkeypatch):
     check_place(trains, monkeypatch)
 
 
+@pytest.mark.long
 def test_a_strangers_hook_in_a_loop_with_numpy(monkeypatch):
     """A loop reports the loss that it has computed."""
 

@@ -64,6 +64,7 @@ def installed(fake_dist: Callable[..., Path]) -> list[str]:
     return [f"--hook={value}" for value in spelled.values()]
 
 
+@pytest.mark.long
 def test_every_faulty_hook_is_found_out(conformance, installed):
     """Each fails the test of the rule that it breaks and no other, and is told why."""
     model = "--hook-node", "lr", "--hook-input", "label=[0, 1]"

@@ -133,6 +133,7 @@ def test_it(recorder, fake_dist):
 """
 
 
+@pytest.mark.long
 def test_the_fixtures_work_in_a_project_of_their_own(tmp_path):
     """Where every warning is an error, and with nothing to set up."""
     path = tmp_path / "test_early.py"
@@ -142,6 +143,7 @@ def test_the_fixtures_work_in_a_project_of_their_own(tmp_path):
     assert done.returncode == 0, done.stdout
 
 
+@pytest.mark.long
 def test_a_project_may_have_options_of_the_same_names(tmp_path):
     """They are declared only where the conformance suite is asked for."""
     tmp_path.joinpath("conftest.py").write_text(

@@ -73,6 +73,7 @@ def scalars_in(path: Path) -> list[tuple[str, int, dict[str, float]]]:
 
 
 @pytest.mark.parametrize("seed", range(10 if FULL else 2))
+@pytest.mark.long
 def test_killed_and_resumed_each_record_arrives_once(tmp_path: Path, seed: int) -> None:
     """Whatever the moments of the kills, the place has what it has without any."""
     for name in ("whole", "cut"):

@@ -36,6 +36,7 @@ def debugged(folder: Path, typed: str, **env: str) -> subprocess.CompletedProces
     )
 
 
+@pytest.mark.long
 def test_the_debugger_opens_in_the_loop_of_the_user(trained):
     """With its values at hand, after the step; the replay goes on then."""
     done = debugged(trained, "p 'at', session.global_step, epoch\nc\n")

@@ -61,6 +61,7 @@ class StopLater(SessionRunHook):
 
 
 @BOTH
+@pytest.mark.long
 def test_it_waits_for_the_checkpoint_of_another_process(chief, custom_loop):
     """The first run begins when the chief has saved the step, or a later one."""
     reader = Reader()

@@ -12,7 +12,7 @@ import pytest
 from tests.support.browsers import PICTURES, browser, needs_browser, take_picture
 from tests.support.live_pages import page_of, training, until
 
-pytestmark = needs_browser
+pytestmark = [needs_browser, pytest.mark.long]
 ROOT = Path(__file__).parents[3]
 FAST = {"epochs": 10, "steps": 1500, "secs": 0.002}
 FLAGS = ("-o", "live.every_n_steps=5", "--checkpoint-saver-save-steps", "500")

@@ -26,6 +26,7 @@ QUIET = Config(autoload=False, header=False)
 STOP = action_of({"action": "stop-after-epoch"})
 
 
+@pytest.mark.long
 def test_a_running_training_is_told():
     """Values, progress, hyperparameters, log lines, checkpoints and hooks."""
     with training("--checkpoint-saver-save-steps", "50") as page:
@@ -73,6 +74,7 @@ def test_the_page_asks_and_the_training_does():
     assert "asked on the page what='set model.lr to 0.5'" in page.text()
 
 
+@pytest.mark.long
 def test_a_stop_after_the_epoch_waits_for_its_end():
     """The epoch is done as a whole."""
     with training(steps=300) as page:
@@ -85,6 +87,7 @@ def test_a_stop_after_the_epoch_waits_for_its_end():
 
 
 @pytest.mark.parametrize("shape", ["linear", "cosine", "exponential"])
+@pytest.mark.long
 def test_a_schedule_takes_a_variable_to_its_value(shape):
     """It is told, and can be ended."""
     with training(directory=None) as page:
@@ -205,6 +208,7 @@ def test_a_request_behind_the_end_is_refused():
     assert str(asked.future.exception()) == "the training has ended"
 
 
+@pytest.mark.long
 def test_a_resumed_training_shows_what_came_before():
     """The lines of the page begin where the training began."""
     flags = ("-p", "summary-saver", "--summary-saver-save-steps", "10")
@@ -222,6 +226,7 @@ def test_a_resumed_training_shows_what_came_before():
         assert (np.diff(x) > 0).all()
 
 
+@pytest.mark.long
 def test_a_schedule_goes_on_in_a_resumed_training():
     """Checkpoints have it."""
     with training() as page:
@@ -361,6 +366,7 @@ def test_wrong_words_for_view_are_told(words, why):
     assert why in str(caught.value)
 
 
+@pytest.mark.long
 def test_view_shows_trainings_side_by_side():
     """A finished one and a running one, which it follows; Ctrl-C ends it."""
     with training(epochs=1, steps=50, secs=0.0, directory="runs/a", log="a.log") as page:

@@ -122,6 +122,7 @@ with MonitoredTrainingSession(
 
 
 @pytest.mark.parametrize("seed", range(10 if FULL else 2))
+@pytest.mark.long
 def test_killed_and_resumed_the_files_are_as_without(tmp_path, monkeypatch, seed):
     """Whatever the moments of the kills, each number is there once, in its order."""
     found = []

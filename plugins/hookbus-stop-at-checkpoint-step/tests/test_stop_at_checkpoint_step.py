@@ -45,6 +45,7 @@ def pauses(lines) -> list[dict]:
 
 
 @BOTH
+@pytest.mark.long
 def test_a_worker_goes_on_until_its_chief_has_saved(custom_loop):
     """It steps slowly, and stops when the checkpoint of another process is there."""
     chief = subprocess.Popen([sys.executable, "-c", CHIEF])

@@ -50,16 +50,24 @@ EXEMPT = {
 
 LONG = {
     "README.md",
+    "docs/explanation/performance.md",
+    "docs/how-to/callbacks.md",
     "docs/how-to/certify.md",
     "docs/how-to/custom-loop.md",
     "docs/how-to/read-the-summaries.md",
+    "docs/how-to/recipes.md",
     "docs/how-to/resume-after-a-kill.md",
+    "docs/how-to/run-without-the-command.md",
+    "docs/how-to/see-every-evaluation.md",
     "docs/how-to/switch-plugins.md",
     "docs/how-to/test-a-hook.md",
     "docs/how-to/train-in-the-style-of-slim.md",
     "docs/how-to/use-an-estimator.md",
     "docs/how-to/write-a-backend.md",
     "docs/how-to/write-a-hook.md",
+    "docs/reference/backends.md",
+    "docs/tutorial/follow-one-run.md",
+    "plugins/hookbus-time-limit/README.md",
 }
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.profiles import FULL, cases
+from tests.support.profiles import FULL, cases, sample
 from tests.support.zoo import KINDS, Run, Zoo, cut_and_resumed
 from tests.support.zoo_numpy import TRAININGS
 
@@ -35,7 +35,7 @@ def test_a_training_that_is_cut_short_is_the_training_by_hand(name, kind, zoo):
     zoo.check_cut_short(name, kind, STEPS if FULL else STEPS[KINDS.index(kind) :: 4])
 
 
-@pytest.mark.parametrize(("name", "kind"), some(4))
+@pytest.mark.parametrize(("name", "kind"), sample(some(4), 4))
 def test_a_training_may_be_cut_short_again_and_again(name, kind, zoo, tmp_path: Path):
     """Every three steps."""
     result, said, _ = cut_and_resumed(TRAININGS[name], RUN, kind, 3, True, tmp_path)
