@@ -495,6 +495,8 @@ class Input:
     def _compare_size(self, state: Mapping[str, Any]) -> None:
         """Report that the input has another length or batch size than in a position.
 
+        A range, like that of ``session.epochs``, may be longer than before.
+
         Raises:
             CheckpointError: it ends before the position.
         """
@@ -514,6 +516,8 @@ class Input:
         cause = f"it {'; it '.join(why)}"
         if longer and now < state["pulled"]:
             raise self._too_short(state, f"{now}: {cause}")
+        if isinstance(self._iterable, range):
+            return  # its first values are the same, whatever its length
         self._checksums.forget()  # this is why the values are others
         log.warning(
             "the input has another size than in the checkpoint",

@@ -360,6 +360,15 @@ def test_another_length_is_named_as_the_cause(lines: list[dict[str, Any]]) -> No
     )
 
 
+def test_a_longer_range_goes_on_without_a_word(lines: list[dict[str, Any]]) -> None:
+    """Its first values are the same, as those of ``session.epochs`` with more epochs."""
+    old, new = Input("a", lambda: range(3)), Input("a", lambda: range(5))
+    old.pull()
+    new.load_state_dict(old.state_dict())
+    assert new.pull() == 1
+    assert lines == []
+
+
 def test_a_length_that_ends_before_the_position_is_an_error() -> None:
     """No value is read to find that out."""
     old = Input("a", lambda: [1, 2, 3])
