@@ -225,8 +225,21 @@ class Catalog:
         return did_you_mean(name_from_class(spelled), self)
 
     def hint(self, spelled: str) -> str:
-        """Return how to install a plugin of hookbus that is missing, or a close name."""
-        return to_install(canonical_name(spelled)) or self.did_you_mean(spelled)
+        """Return how to install a plugin of hookbus that is missing, or names that fit.
+
+        They are close, or their plugins say the word of themselves: ``tensorboard`` leads
+        to ``summary-saver``.
+        """
+        close = to_install(canonical_name(spelled)) or self.did_you_mean(spelled)
+        if close:
+            return close
+        word = spelled.lower()
+        fits = [
+            name
+            for name, plugin in self.plugins.items()
+            if word in re.findall(r"\w+", plugin.summary.lower())
+        ]
+        return f"; did you mean {' or '.join(map(repr, fits[:3]))}?" if fits else ""
 
     def of_class(self, cls: type) -> Installed | None:
         """Return the plugin whose entry point leads to a class, or None.

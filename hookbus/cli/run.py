@@ -20,13 +20,13 @@ from hookbus.cli.flags import HELP, MODULE, parse, split_flags, wants_help
 from hookbus.cli.help import help_of
 from hookbus.cli.names import FLAG, with_names
 from hookbus.cli.target import no_module, own_folder_first, what_is
-from hookbus.config.parser import CommandFlags, ParsedFlags
+from hookbus.config.parser import CommandFlags, ParsedFlags, Precedence
 from hookbus.config.sources import looks_like_ours
 from hookbus.discovery import spec_of
 from hookbus.errors import ExitCode, UsageError, clipped
 from hookbus.logs import log
-from hookbus.plugin.attaching import attached
-from hookbus.plugin.selection import select
+from hookbus.plugin.attaching import attached, attachments
+from hookbus.plugin.selection import Selection, select
 
 if TYPE_CHECKING:
     from importlib.abc import PathEntryFinder
@@ -77,9 +77,23 @@ def run(arguments: Sequence[str]) -> int:
         with attached(names, source):
             program.run()
         if not config.records:  # no session has looked for every name
-            select(config)
+            _tell_of_no_session(select(config))
 
     return execute(main, config, [program.path])
+
+
+def _tell_of_no_session(selection: Selection) -> None:
+    """Warn of plugins that the user switched on, if the script has opened no session."""
+    words = {verdict.name: verdict.decisive for verdict in selection.on}
+    asked = [n for n, word in words.items() if word and word.place is Precedence.COMMAND]
+    if asked:
+        trainers = [f"--attach {name}" for name in attachments() if name in sys.modules]
+        hint = f"to watch it as it is: {' or '.join(trainers)}" if trainers else None
+        log.warning(
+            "the script has opened no session, so no plugin took part",
+            plugins=", ".join(asked),
+            **({"hint": hint} if hint else {}),
+        )
 
 
 @attrs.frozen

@@ -245,6 +245,14 @@ def test_a_script_without_a_session_is_a_success(hookbus, script):
     assert (done.returncode, done.stdout, done.stderr) == (0, "hello\n", "")
 
 
+def test_flags_for_a_script_without_a_session_are_not_lost_without_a_word(hookbus, script):
+    """It may be one that is to be watched as it is, with --attach."""
+    done = hookbus("run", "--stop-at-step", "3", script("print('hello')", before=""))
+    assert (done.returncode, done.stdout) == (0, "hello\n")
+    told = "the script has opened no session, so no plugin took part plugins=stop-at-step"
+    assert told in done.stderr
+
+
 def test_an_error_in_a_step_is_a_failure_with_a_note(hookbus, script):
     """Exit code 1; the traceback starts in the script and names the op."""
     code = """
