@@ -26,7 +26,7 @@ from hookbus.config.settings import (
     strongest,
     values_of,
 )
-from hookbus.discovery import Installed
+from hookbus.discovery import Installed, installed_plugins
 from hookbus.errors import HookbusError, PluginError, UsageError, blame, summary_of
 from hookbus.hooks.hook import SessionRunHook
 from hookbus.hooks.hook_options import (
@@ -271,10 +271,11 @@ def _check_is_plugin(verdict: Verdict, value: Any) -> None:
         return
     hooks = [n for n, c in vars(value).items() if _is_hook_class(c, value)]
     meant = " or ".join(f"{value.__name__}:{name}" for name in hooks)
+    hint = f"; for its hook class name {meant}" if hooks else ""
     raise UsageError(
         f"{verdict.why}: the module {value.__name__!r} ({value.__file__}) has no function "
         "marked @hookbus.hookimpl, so it is not a plugin"
-        + (f"; for its hook class name {meant}" if hooks else "")
+        f"{hint or installed_plugins().hint(value.__name__)}"
     )
 
 

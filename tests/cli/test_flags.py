@@ -237,7 +237,7 @@ USAGE = [
     (["--log-fromat", "json"], "unrecognized flag --log-fromat", "'--log-format'?"),
     (["-x"], "unrecognized flag -x (", "hookbus run --help"),
     (["--lr", "3"], "unrecognized flag --lr (", "hookbus run --help"),
-    (["-p", "tensorboard"], "-p tensorboard: no plugin", "'summary-saver'?"),
+    (["-p", "tensorboard"], "-p tensorboard: ", "did you mean 'summary-saver'"),
     (["-p", "StopAtStepHook"], "-p StopAtStepHook: no plugin", "'stop-at-step'?"),
     (["-p", "no:NanTensorHok"], "-p no:NanTensorHok: no", "'-p no:nan-tensor'?"),
     (["--log-format", "jsn"], "--log-format jsn", "did you mean 'json'?"),
