@@ -12,7 +12,7 @@ from torch import nn
 from hookbus.testing import BackendModel
 
 FAILED = "the ops before have changed the parameters, and nothing changes them back"
-CHANGES = "nobody knows which parameters the code of an op changes"
+CHANGES = "it is unknown which parameters the code of an op changes"
 
 
 class InPlaceModel(BackendModel):
