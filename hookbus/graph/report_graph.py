@@ -150,8 +150,8 @@ class ReportGraph(Graph):
             )
             raise GraphError(
                 f"{who} cannot wrap {node.name!r}: {why}; wrap an input, a value that "
-                "the loop passes through step.through(), or a value that is made in the step, "
-                "like a gradient"
+                "the loop passes through step.through(), or a value that is made in the "
+                "step, like a gradient"
             )
         super().check_wrap(node, who)
 
