@@ -195,8 +195,8 @@ PLACES = {
     "`in-memory-evaluator`, whose function calls `session.run(...)`": partial(
         in_memory, lambda session, *args: session.run(*args)
     ),
-    '`session.run(..., kind="eval")` in training': run_of_kind,
-    '`session.step(kind="eval")` in training': step_of_kind,
+    '`session.run(..., kind="eval")` in a training run': run_of_kind,
+    '`session.step(kind="eval")` in a training run': step_of_kind,
     "`Estimator.evaluate`": partial(estimator, "evaluate"),
     "`train_and_evaluate`: hooks of the `EvalSpec`": partial(estimator, "EvalSpec"),
     "`train_and_evaluate`: hooks of the `TrainSpec`": partial(estimator, "TrainSpec"),
