@@ -1,4 +1,4 @@
-"""Measures what it takes per step that the processes of a training agree with each other.
+"""Measures the cost per step of the agreement between the processes of a run.
 
 Two ranks train a small network with DistributedDataParallel. One loop is PyTorch's alone,
 one is a session without hooks, one a session with five. The loops take turns within a

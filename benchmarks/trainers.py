@@ -2,7 +2,7 @@
 
 It trains a tiny model in turns: with a bare callback of the trainer, which does nothing,
 with the adapter and no hook, and with the adapter and five hooks that each fetch the loss.
-The data note when the trainer takes a batch. A training's step takes the median of the
+The data note when the trainer takes a batch. A run's step takes the median of the
 differences; the fastest training of each kind counts. The difference to the bare callback
 is the cost of a step.
 

@@ -339,7 +339,7 @@ class ReportSession(EmbeddedSession):
         if self._takes_reports:
             raise UsageError(
                 "session.fork(): the program computes the steps of a custom loop, so a "
-                "fork could not run them; copy what the loop trains, for example with "
+                "fork could not run them; copy the model of the loop, for example with "
                 "copy.deepcopy()"
             )
         return super().fork(inputs)

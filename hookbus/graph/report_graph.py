@@ -149,9 +149,9 @@ class ReportGraph(Graph):
                 else "it lives in an object, and the code of the training reads it there"
             )
             raise GraphError(
-                f"{who} cannot wrap {node.name!r}: {why}; wrap an input, what the loop "
-                "passes through step.through(), or a value that is made in the step, like "
-                "a gradient"
+                f"{who} cannot wrap {node.name!r}: {why}; wrap an input, a value that "
+                "the loop passes through step.through(), or a value that is made in the "
+                "step, like a gradient"
             )
         super().check_wrap(node, who)
 

@@ -66,8 +66,8 @@ class Wraps:
                     who = wrapper(nodes[self.last(variable)].owner)
                     raise GraphError(
                         f"{who} cannot wrap variable {variable!r}: op {node.label} reads "
-                        "and updates it, so it would write the wrapped value back; compute "
-                        f"in another op what depends on {variable!r}, and wrap that"
+                        "and updates it, so it would write the wrapped value back; wrap "
+                        f"another op, which computes the part that depends on {variable!r}"
                     )
 
     def check_joint(self, nodes: Sequence[str], who: str) -> None:

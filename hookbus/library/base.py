@@ -430,7 +430,7 @@ class Library:
         None for any other text, which a checkpoint of somebody else may contain.
         """
         raise PluginError(
-            f"{type(self).__name__} packs values, and does not tell the sizes of its dtypes"
+            f"{type(self).__name__} packs values without giving the sizes of its dtypes"
         )
 
     def unpack(self, packed: Packed) -> Any:  # noqa: ARG002 (for subclasses)

@@ -138,8 +138,8 @@ def hold_until_pull(state: SessionState, asked: RunRequests) -> None:
         loop.has_warned = True
         log.warning(
             "a request waits for the next value of iterate()",
-            why=f"the loop has done {steps} steps for one value; give the inner loop a "
-            "session.iterate() of its own",
+            why=f"the loop has done {steps} steps for one value; give the inner loop its "
+            "own session.iterate()",
         )
 
 

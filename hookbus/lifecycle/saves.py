@@ -311,8 +311,8 @@ def _check_unchanged(
     if changed:
         raise PluginError(
             f"veto_save() of {' or '.join(map(repr, hooks))} has changed "
-            f"{', '.join(map(repr, changed))}, which the training goes on with: compute "
-            "with copies there, or assign a value in before_save()"
+            f"{', '.join(map(repr, changed))}, with which the training continues: "
+            "compute with copies there, or assign a value in before_save()"
         )
 
 

@@ -121,7 +121,7 @@ def new_session(
 
     *hooks* are registered in their order. *recovery* sets how often a preempted session is
     opened again; None for never. *hook_budget* is the share of the time that each hook may
-    take. *again* is whether a finished training trains again. The other arguments are
+    take. *again* is whether a finished run trains again. The other arguments are
     those of :class:`SessionOptions`.
 
     Raises:
@@ -146,7 +146,7 @@ def new_session(
         outcome = failed_outcome(error, 0, bus.current)
         config.records.append(SessionRecord(kind, None, outcome, saved=False, error=error))
         raise
-    # The ranks of a training exchange what they want after each run.
+    # The ranks exchange their requests after each run.
     given = creator.checkpoint_dir
     tracking = Tracking(keeps_states=mode.foreign is None or given is not None)
     digest = None if agreement is None else _digest_of_assigned(tracking)

@@ -430,8 +430,8 @@ class ProgramPosition:
         """
         if name is not None and any(each.name == name for each in self._open):
             raise UsageError(
-                f"iterate(name={name!r}) inside a pass of this name: give each input a "
-                "name of its own"
+                f"iterate(name={name!r}) inside a pass of this name: give each input its "
+                "own name"
             )
 
     def _check_epochs(self, count: int) -> None:

@@ -387,8 +387,8 @@ class MonitoredSession(CustomLoop):
         if not names and not inputs_of(graph, graph.resolve_all(fetches, "the caller")):
             raise UsageError(
                 "loop() would never end: the graph has no train op (made by "
-                "graph.train_op) and the fetches read no input; fetch what reads an input, "
-                "or write a loop that checks session.should_stop()"
+                "graph.train_op) and the fetches read no input; fetch a node that reads "
+                "an input, or write a loop that checks session.should_stop()"
             )
         request = names if fetches is None else (fetches, names)
         while not self.should_stop():

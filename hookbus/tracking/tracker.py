@@ -36,7 +36,7 @@ class Tracker(RecordingHook, abc.ABC):
 
     If the training has a directory of checkpoints, a journal in it holds every record, in
     the folder ``tracking``. A run that was killed sends what was missing, and
-    nothing twice. Without such a directory, a resumed training asks :meth:`has`.
+    nothing twice. Without such a directory, a resumed run asks :meth:`has`.
 
     Args:
         every_n_steps: global steps between two records of numbers.

@@ -86,7 +86,7 @@ def test_no_session_gets_in_while_a_hook_copies_the_directory(opened):
 
 
 def test_a_child_that_outlives_its_killed_parent_does_not_keep_the_lock(opened, tmp_path):
-    """A data loader's worker must not keep the restarted training out."""
+    """A data loader's worker must not keep the restarted run out."""
 
     def train() -> None:
         with opened("runs") as session:

@@ -561,7 +561,7 @@ class StopsHook(SessionRunHook):
 def test_an_evaluation_is_no_training_without_a_step(
     body, saved, exit_code, hookbus, script
 ):
-    """It has no step to run; a training beside it is judged by its own."""
+    """It has no step to run; a run beside it is judged by its own."""
     stops = STOPS.format("run_context.request_stop()")
     done = hookbus("run", script(stops + TRAINS.format(body) + EVALUATES.format(saved)))
     assert done.returncode == exit_code

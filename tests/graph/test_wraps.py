@@ -261,8 +261,8 @@ def test_a_wrapped_value_of_a_variable_is_never_written_back():
     """A train op that reads and updates the variable would let the wrap grow each step."""
     assert refusal("w") == (
         "plugin 'wrap' cannot wrap variable 'w': op 'train' reads and updates it, so it "
-        "would write the wrapped value back; compute in another op what depends on 'w', "
-        "and wrap that"
+        "would write the wrapped value back; wrap another op, which computes the part "
+        "that depends on 'w'"
     )
 
 

@@ -16,12 +16,11 @@ FOLDERS = ("benchmarks", "docs", "examples", "hookbus", "plugins", "tests")
 GAP = r"""(?:[\s#"'>]|(?<=\s)f(?="))+"""
 """Between two words: a space, or a line's end in a comment, a quotation or a string."""
 
-# What shows that "training" is a noun here, and not a part of "training loop" or the like.
-_ALONE = (
-    r"training(?=[.,;:)\"`]| (?:a|after|again|and its?|as|at|be|before|by|can|cannot|did|"
-    r"does|ended|ends|fails|from|goes|had|has|if|in|into|is|it|may|must|of|on|once|only|should|so|"
-    r"started|starts|stopped|stops|than|that|there|they|to|twice|until|was|when|where|which|"
-    r"while|whose|will|with|without|would)\b)"
+# "A training loop", "a training script" and so on are about something else.
+_TRAINING = (
+    r"training(?![-\w])(?! (?:accuracy|batch|code|cost|curve|data|epoch|example|function|"
+    r"image|input|job|log|loop|loss|machine|metric|mode|op|pass|process|program|rate|row|run|"
+    r"sample|script|session|set|split|state|step|time|value)(?:e?s)?\b)"
 )
 
 
@@ -59,13 +58,13 @@ PHRASES = (
     Phrase(
         "Stops a training at a step.",
         "Stops a training run at a step.",
-        _ALONE,
+        _TRAINING,
         r"\b(?:[Aa]n?|[Ee]ach|[Ee]very|[Oo]ne|[Aa]nother|[Tt]his|[Aa]n? [\w-]+) ",
     ),
     Phrase(
         "A resumed training goes on.",
         "A resumed run goes on.",
-        _ALONE,
+        _TRAINING,
         r"\b(?:resumed|restarted|interrupted|finished|killed|whole|first|second) ",
     ),
     Phrase(

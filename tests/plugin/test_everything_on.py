@@ -1,4 +1,4 @@
-"""With all hooks that observe, a training computes what it does without, bit for bit."""
+"""With all hooks that observe, a run computes what it does without, bit for bit."""
 
 from __future__ import annotations
 

@@ -175,7 +175,7 @@ class Program:
             self.model["rate"] *= 0.5 + 0.1 * self.draw()
 
     def result(self) -> Any:
-        """Return all that a training leaves behind."""
+        """Return all that a run leaves behind."""
         model = self.model
         return model["w"].tolist(), model["rate"], model["seen"], self.draw()
 

@@ -730,7 +730,7 @@ PLANS = st.builds(
 
 
 def end_at(cut: tuple[int, str] | None, number: int) -> None:
-    """Cut a training short after so many runs."""
+    """Cut a run short after so many runs."""
     if cut == (number, "dies"):
         raise Cut
     if cut == (number, "signal"):

@@ -41,7 +41,7 @@ def build(graph: Graph) -> None:
 
 
 def scaled_fn(features: Any, mode: str) -> EstimatorSpec:
-    """Scale features by w, as the prediction p; each step of a training adds 1 to w."""
+    """Scale features by w, as the prediction p; each step of a run adds 1 to w."""
     graph = features.graph
     graph.variable("w", 1.0)
     graph.op(lambda w, x: w * x, name="p", reads={"x": features})

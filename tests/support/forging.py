@@ -118,7 +118,7 @@ def mutate_manifest(directory: Path, draw: Random) -> str:
 
 
 def check_outcome(train: Callable[[], str | int], last: int, done: str) -> None:
-    """Demand that a training uses a forged checkpoint, or the one before, or says why not.
+    """Demand that a run uses a forged checkpoint, or the one before, or says why not.
 
     Args:
         train: returns the step at which it began, or the message of an error that it may

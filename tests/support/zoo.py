@@ -40,7 +40,7 @@ class Cut(Exception):
 
 
 class Cutter(SessionRunHook):
-    """Cuts a training short after a step."""
+    """Cuts a run short after a step."""
 
     def __init__(self, kind: Kind, at: int) -> None:
         self.kind, self.at = kind, at
@@ -322,7 +322,7 @@ def by_hand(training: Training, run: Run, place: Path) -> Straight:
 def cut_and_resumed(
     training: Training, run: Run, kind: Kind, at: int, every: bool, place: Path
 ) -> tuple[Any, Mapping[str, Any], str]:
-    """Cut a training short, start it until it is done; return its end, lines and log.
+    """Cut a run short, start it until it is done; return its end, lines and log.
 
     Args:
         training: the training.
@@ -390,7 +390,7 @@ class Zoo:
     def check_finished(
         self, name: str, place: Path, starts: int = 1, goes_on: bool = True
     ) -> None:
-        """Demand that a finished training changes no file, and takes more epochs.
+        """Demand that a finished run changes no file, and takes more epochs.
 
         Args:
             name: the training.

@@ -199,7 +199,7 @@ class UntypedHook(SessionRunHook):
 
 
 class BatchHook(SessionRunHook):
-    """Counts what it sees of evaluations, and is wrong in those of a training alone."""
+    """Counts what it sees of evaluations, and is wrong in those inside training alone."""
 
     options = HookOptions(kinds=("train", "eval"))
 

@@ -127,8 +127,7 @@ def _check_kept(flags: Sequence[str]) -> None:
         name = flag.partition("=")[0]
         if name in ("--checkpoint-dir", "--again"):
             raise UsageError(
-                f"{name} has no place in hookbus certify, which trains anew into "
-                "directories of its own"
+                f"{name} has no place in hookbus certify, which trains in new directories"
             )
 
 

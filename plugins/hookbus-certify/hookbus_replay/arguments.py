@@ -24,7 +24,7 @@ starts from a copy of a checkpoint, in another directory, and leaves DIR alone.
   --break-at STEP open the debugger after this step
   --locate-nan    name the first value of a PyTorch model that is not finite
   --into DIR      replay in this directory, and keep it; several processes of one
-                  training need it
+                  run need it
   --json          print the result as one JSON object; the script prints to stderr
   -h, --help      show this help
 

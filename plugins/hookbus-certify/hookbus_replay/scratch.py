@@ -29,7 +29,7 @@ _OWN = ".replay"
 _CHECK_EVERY_SECS = 0.05
 _MOST_SECS, _SECS_TO_LEAVE = 1800.0, 60.0
 _INTO = (
-    "several processes replay one training together in one directory: name an empty one, "
+    "several processes replay one run together in one directory: name an empty one, "
     "which all of them see, with --into DIR"
 )
 

@@ -173,7 +173,7 @@ class CheckpointSaverHook(SessionRunHook):
         if writer is not None and given:
             raise hookbus.UsageError(
                 f"{given[0]} of checkpoint-saver has no effect: {writer} writes the "
-                "checkpoints, and keeps and removes them by rules of its own"
+                "checkpoints, and keeps and removes them by its own rules"
             )
 
     def after_create_session(self, session: hookbus.Session) -> None:

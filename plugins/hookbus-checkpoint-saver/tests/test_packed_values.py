@@ -237,7 +237,7 @@ def test_a_library_that_does_not_tell_sizes_is_named() -> None:
     class Silent(Library):
         pass
 
-    with pytest.raises(PluginError, match="Silent packs values, and does not tell the siz"):
+    with pytest.raises(PluginError, match="Silent packs values without giving the siz"):
         Silent().itemsize("float32")
 
 

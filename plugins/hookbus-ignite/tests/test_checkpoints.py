@@ -161,7 +161,7 @@ def test_a_handler_before_or_after_the_bus_saves_the_step_that_has_ended(
 
 
 def hooks_in(state: dict[str, Any]) -> dict[str, Any]:
-    """Return the state of the hook that counts, as a resumed training loads it."""
+    """Return the state of the hook that counts, as a resumed run loads it."""
     training, hook = Training(), CountHook()
     bus = hookbus_ignite.attach(
         training.trainer, [hook], optimizer=training.optimizer, config=OFF

@@ -30,7 +30,7 @@ SCRIPT = Path(__file__).with_name("killed_training.py")
 
 @attrs.define(eq=False)
 class CountsHook(SessionRunHook):
-    """Counts the steps of a training over all its runs."""
+    """Counts the steps over all processes of a run."""
 
     steps: int = 0
     saved: list[Any] = attrs.field(factory=list)

@@ -141,7 +141,7 @@ class _Pages:
         return _unless_known(request, _json(document))
 
     async def details(self, request: Request) -> Response:
-        """Answer with what is known of one training alone."""
+        """Answer with the records of one run alone."""
         run = self._run(request.query_params.get("run"))
         return _unless_known(
             request, _json(run.details(request.query_params.getlist("part")))

@@ -72,7 +72,7 @@ def test_an_unfinished_line_is_read_when_it_is_whole():
 
 
 def test_a_line_that_a_kill_has_cut_is_left_out():
-    """The page says so, and shows what the resumed training wrote behind it."""
+    """The page says so, and shows the rows that the resumed run wrote after it."""
     path = write(Path("run/metrics.jsonl"), metric(1, loss=1.0))
     with path.open("a") as file:
         file.write('{"step": 2, "lo\n')

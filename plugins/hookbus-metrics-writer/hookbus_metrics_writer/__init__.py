@@ -25,7 +25,7 @@ class MetricsWriterHook(RecordingHook):
     """Writes numbers and evaluations as rows of ``metrics.jsonl``, and of ``metrics.csv``.
 
     It takes the numbers in the first run and then periodically, the values that other hooks
-    emit as ``measured``, and evaluations. A resumed training adds only rows that are not
+    emit as ``measured``, and evaluations. A resumed run adds only rows that are not
     there. A roll-back removes the rows of the steps that it undoes.
 
     Args:

@@ -22,7 +22,7 @@ from hookbus.validation import numeric
 from hookbus_mlflow.names import Names
 
 _ID = "hookbus.id"
-"""The tag by which a resumed training finds its run."""
+"""The tag by which a resumed run finds its run."""
 _STATUS = {"failed": "FAILED", "interrupted": "KILLED", "preempted": "KILLED"}
 """The status of a run, by the kind of the outcome; any other kind is ``FINISHED``."""
 _REFUSED = ("INVALID_PARAMETER_VALUE", "BAD_REQUEST")
@@ -236,7 +236,7 @@ class MlflowHook(Tracker):
         times = self._history[name].get(record.step, [])
         if _millis(record.time) in times:
             return True
-        # Without a journal, a resumed training repeats a step at another time.
+        # Without a journal, a resumed run repeats a step at another time.
         return self._repeats and any(each < self._began for each in times)
 
 

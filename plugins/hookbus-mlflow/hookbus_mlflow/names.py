@@ -20,7 +20,7 @@ class Names:
     MLflow allows letters, digits, ``_ - . : /`` and spaces, up to 250 of them, and no part
     between slashes that is empty, ``.`` or ``..``. Each other character becomes ``_``. Two
     values that would have one name get different ones: the later one ends with a hash.
-    A tag of the run keeps each name that was replaced, so a resumed training uses the same.
+    A tag of the run keeps each name that was replaced, so a resumed run uses the same.
 
     Attributes:
         unsent: the tags for names that were replaced since the last ones were sent.

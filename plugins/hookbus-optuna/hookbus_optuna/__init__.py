@@ -55,7 +55,7 @@ class OptunaHook(SessionRunHook):
     options = hookbus.HookOptions(
         only_observes=True,
         ranks="chief",
-        on_error="warn",  # a storage that is out of reach must not end a training
+        on_error="warn",  # a storage that is out of reach must not end a run
         default_settings={"tell": True},
     )
 
@@ -133,7 +133,7 @@ class OptunaHook(SessionRunHook):
         if step not in self._reported:
             self.pruning.report(value, step)
             self._reported[step] = value
-        # A resumed training repeats steps. The pruner judges the newest one of the trial.
+        # A resumed run repeats steps. The pruner judges the newest one of the trial.
         if step == max(self._reported) and self.pruning.should_prune():
             self._why = f"the pruner has no hope in {self.metric}={value:g} at step {step}"
 

@@ -65,7 +65,7 @@ class ProfilerHook(SessionRunHook):
         default_settings={"save_steps": 100},
         only_observes=True,
         ranks="chief",
-        on_error="quarantine",  # a full disk must not end a training
+        on_error="quarantine",  # a full disk must not end a run
     )
 
     save_steps: int | None = attrs.field(default=None, validator=numeric(above=0))

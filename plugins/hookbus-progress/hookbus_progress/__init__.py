@@ -62,7 +62,7 @@ class ProgressHook(SessionRunHook):
         only_observes=True,
         ranks="chief",
         can_wait=True,
-        on_error="quarantine",  # a bar must not end a training
+        on_error="quarantine",  # a bar must not end a run
     )
 
     every_secs: float = attrs.field(default=10.0, validator=numeric(least=0))

@@ -71,7 +71,7 @@ class SummarySaverHook(SessionRunHook):
         only_observes=True,
         ranks="chief",
         can_wait=True,
-        on_error="warn",  # a full disk must not end a training
+        on_error="warn",  # a full disk must not end a run
     )
 
     save_steps: int | None = attrs.field(default=None, validator=numeric(above=0))

@@ -113,7 +113,7 @@ def check_parameters(tracked: Mapping[str, Any]) -> None:
                 f"the optimizer {name!r} trains {len(foreign)} of its {len(every)} "
                 "parameters outside all tracked modules, and checkpoints would not hold "
                 f"them. The first is {values.form_of(foreign[0])}. Make the optimizer with "
-                "the parameters of the tracked model, or track what else it trains"
+                "the parameters of the tracked model, or track the others"
             )
 
 

@@ -116,7 +116,7 @@ def test_a_hook_that_changes_the_tensors_it_is_shown_ends_the_session(changes, t
     session = MonitoredTrainingSession(
         checkpoint_dir=tmp_path, hooks=[Looking()], config=config
     )
-    message = "veto_save() of 'looking' has changed 'model.weight', which the training"
+    message = "veto_save() of 'looking' has changed 'model.weight', with which the training"
     refused = pytest.raises(PluginError, match=re.escape(message))
     with refused if changes else contextlib.nullcontext(), session:
         session.track(model=model)

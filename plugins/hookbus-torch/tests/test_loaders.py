@@ -144,7 +144,7 @@ KINDS: dict[str, Make] = {
 
 
 class Cut(Exception):
-    """Cuts a training short, so that it saves nothing at its end."""
+    """Cuts a run short, so that it saves nothing at its end."""
 
 
 def trained(
@@ -177,7 +177,7 @@ def trained(
 
 
 def _cut_at(session: Any, cut: int | None) -> None:
-    """Cut a training short when the body of the last value is complete."""
+    """Cut a run short when the body of the last value is complete."""
     if session.global_step == cut:
         raise Cut
 

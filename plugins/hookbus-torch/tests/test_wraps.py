@@ -133,8 +133,8 @@ class Wraps(SessionRunHook):
 
 WORDS = (
     "cannot wrap 'model.0.weight': it lives in an object, and the code of the training "
-    r"reads it there; wrap an input, what the loop passes through step.through\(\), or a "
-    "value that is made in the step, like a gradient"
+    r"reads it there; wrap an input, a value that the loop passes through step.through\(\)"
+    ", or a value that is made in the step, like a gradient"
 )
 
 

@@ -182,7 +182,7 @@ class BusCallback(TrainerAdapter, TrainerCallback, ExportableState):
         if self._is_over:  # and nothing was done
             self._owes_save = False
         if is_left and (resumes or self._is_over):
-            # The resumed training comes to the end of this epoch, and does this there.
+            # The resumed run comes to the end of this epoch, and does this there.
             control.should_log = control.should_evaluate = False
             control.should_save = self._owes_save
         elif resumes and self._saved == state.global_step:

@@ -101,7 +101,7 @@ def from_callback(
     if lost:
         raise UsageError(
             f"{name} has {', '.join(lost)}, which only a Trainer calls: use it in a "
-            "Trainer, with a BusCallback beside it"
+            "Trainer, together with a BusCallback"
         )
     needed = {
         part

@@ -83,7 +83,7 @@ def test_an_error_of_a_hook_names_it_and_leaves_the_trainer() -> None:
     "event", ["on_step_begin", "on_step_end", "on_optimizer_step", "on_evaluate", "on_log"]
 )
 def test_an_error_in_the_training_reaches_hooks(event: str) -> None:
-    """Wherever it comes from; a second training begins anew."""
+    """Wherever it comes from; a second run begins anew."""
     told, broken = Told(), Broken(event)
     bus = BusCallback([told], config=OFF)
     trainer = trainer_of(bus, broken, logging_strategy="epoch")

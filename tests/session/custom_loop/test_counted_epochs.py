@@ -238,8 +238,8 @@ def test_a_long_body_in_which_a_save_waits_is_reported_once(saved):
                     pass
     (line,) = [line for line in lines if "waits for the next value" in line["event"]]
     assert line["why"] == (
-        "the loop has done 20 steps for one value; give the inner loop a "
-        "session.iterate() of its own"
+        "the loop has done 20 steps for one value; give the inner loop its "
+        "own session.iterate()"
     )
 
 

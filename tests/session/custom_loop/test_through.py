@@ -146,6 +146,6 @@ def test_a_wrap_of_what_lives_in_an_object_is_refused(own):
             session.step().__enter__()
     assert str(caught.value) == (
         "plugin 'wrap' cannot wrap 'state.w': it lives in an object, and the code of the "
-        "training reads it there; wrap an input, what the loop passes through "
-        "step.through(), or a value that is made in the step, like a gradient"
+        "training reads it there; wrap an input, a value that the loop passes "
+        "through step.through(), or a value that is made in the step, like a gradient"
     )

@@ -25,7 +25,7 @@ def zoo(tmp_path_factory):
 def some(*places: int) -> list[tuple[str, str]]:
     """Return all training runs and kinds, or of nine in turn those at some places."""
     every = [(name, kind) for name in TRAININGS for kind in KINDS]
-    turn = 2 * len(KINDS) + 1  # each training meets another kind
+    turn = 2 * len(KINDS) + 1  # each run meets another kind
     return cases([each for n, each in enumerate(every) if n % turn in places], every)
 
 
