@@ -420,6 +420,7 @@ CLOSES_WITH_STOP = (
 @given(cases)
 @example((CLOSES_WITH_STOP, False, False))
 @example((CLOSES_WITH_STOP, False, True))
+@pytest.mark.long
 def test_a_stack_does_what_it_does_in_pluggy(case: tuple[Stack, bool, bool]) -> None:
     """No difference in order, results, exceptions and their chains."""
     compare(case)

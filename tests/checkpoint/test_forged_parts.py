@@ -178,6 +178,7 @@ def test_a_forged_part_does_no_more_than_make_a_checkpoint_bad(name, seed, saved
 
 
 @pytest.mark.parametrize("seed", range(cases(1, 20)))
+@pytest.mark.long
 def test_a_forged_manifest_does_no_more_than_make_a_checkpoint_bad(seed, saved, tmp_path):
     """Its hash of itself is right."""
     draw, origin = Random(seed), saved("graph")

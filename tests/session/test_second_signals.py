@@ -115,6 +115,7 @@ def every_line(attempt: Callable[[int], Attempt], stride: int) -> Iterator[Attem
 
 
 @pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.long
 def test_a_second_ctrl_c_at_any_line_of_closing_breaks_off_nothing(fails, before, capfd):
     """Each hook is told once, the lock and the handlers go back, and the block is left."""
 

@@ -162,6 +162,7 @@ def moments() -> list[object]:
 
 
 @pytest.mark.parametrize(("number", "letter", "times", "delay"), moments())
+@pytest.mark.long
 def test_a_signal_at_any_moment_loses_nothing(number, letter, times, delay, child):
     """One checkpoint more, ``end`` for every hook, the exit code, and the next resumes."""
     process = child()

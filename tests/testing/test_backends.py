@@ -76,6 +76,7 @@ def results(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", MUTANTS)
+@pytest.mark.long
 def test_every_mutant_is_found_out(results, name):
     """It fails the test of the rule that it breaks, and its author is told why."""
     rule, words = MUTANTS[name]
@@ -85,6 +86,7 @@ def test_every_mutant_is_found_out(results, name):
 
 
 @pytest.mark.parametrize("name", GOOD)
+@pytest.mark.long
 def test_good_backends_pass(results, name):
     """The built-in backend and one of another package keep each rule."""
     found = results[name]
@@ -92,6 +94,7 @@ def test_good_backends_pass(results, name):
     assert {f"test_{rule}" for rule in RULES} == found["passed"].keys()
 
 
+@pytest.mark.long
 def test_a_declared_exception_is_skipped_and_no_other_rule(results):
     """The reason is the author's; whatever is not declared is tested."""
     found = results["ExcusedModel"]

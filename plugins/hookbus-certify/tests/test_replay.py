@@ -96,6 +96,7 @@ def test_a_plugin_that_the_training_had_is_told_when_the_replay_differs():
     assert run("replay", "runs", "--to", "2", "-q", *flags, "train.py").returncode == 0
 
 
+@pytest.mark.long
 def test_a_failure_is_replayed_until_it_comes_again():
     """The command is that of `hookbus why`."""
     write(NAN)

@@ -251,6 +251,7 @@ def test_killed_and_called_again_it_ends_bit_for_bit_as_without(
         assert Trained.of(directory) == uninterrupted
 
 
+@pytest.mark.long
 def test_killed_again_and_again_it_ends_bit_for_bit_as_without(
     run, uninterrupted, tmp_path
 ):

@@ -108,6 +108,7 @@ def test_waiting_for_ones_own_checkpoints_is_a_usage_error(given):
         run_steps(GlobalStepWaiterHook(5, given), directory="saved")
 
 
+@pytest.mark.long
 def test_it_says_what_it_waits_for(chief, lines):
     """The step, the step that there is, and where it looks."""
     run_steps(GlobalStepWaiterHook(500, "chief"), steps=1)
@@ -116,6 +117,7 @@ def test_it_says_what_it_waits_for(chief, lines):
     assert line["checkpoint_dir"] == str(Path("chief").absolute())
 
 
+@pytest.mark.long
 def test_a_long_wait_is_not_silent(clock, lines):
     """Every minute it says that it still waits, though no step was done."""
 

@@ -160,7 +160,7 @@ def test_a_program_that_was_killed_anywhere_ends_as_if_it_was_not(
     _, steps, straight = train(saved, here, hooks, every)
     assert len(steps) == EPOCHS * LENGTH
 
-    for at in cases(range(1, here.passed + 1, 9), range(1, here.passed + 1)):
+    for at in cases(range(1, here.passed + 1, 17), range(1, here.passed + 1)):
         monkeypatch.chdir(tmp_path_factory.mktemp("cut"))
         with contextlib.suppress(Cut):
             train(saved, Places(at, cut), hooks, every)
@@ -176,7 +176,7 @@ def test_a_program_that_got_a_signal_anywhere_ends_as_if_it_did_not(
     here = Places()
     _, steps, straight = train(saved, here, hooks, 100, watches)
 
-    for at in cases(range(1, here.passed + 1, 9), range(1, here.passed + 1)):
+    for at in cases(range(1, here.passed + 1, 17), range(1, here.passed + 1)):
         monkeypatch.chdir(tmp_path_factory.mktemp("signalled"))
         with handlers(signal.default_int_handler):
             stopped, first, _ = train(saved, Places(at, terminate), hooks, 100, watches)
@@ -216,7 +216,7 @@ def test_a_loader_continues_where_it_was(
     here = Places()
     straight = train(saved, here, hooks, 1, True, inputs)[2]
 
-    for at in cases(range(2, here.passed + 1, 13), range(1, here.passed + 1)):
+    for at in cases(range(2, here.passed + 1, 25), range(1, here.passed + 1)):
         monkeypatch.chdir(tmp_path_factory.mktemp("cut"))
         interrupt = cut if way == "cut" else terminate
         with handlers(signal.default_int_handler), contextlib.suppress(Cut):
