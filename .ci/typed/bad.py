@@ -14,7 +14,7 @@ hookbus.MonitoredSession(hooks=StopAtStepHook(last_step=3))  # wrong
 hookbus.MonitoredSession(hooks=[StopAtStepHook])  # wrong
 hookbus.MonitoredSession(hooks=["stop-at-step"])  # wrong
 hookbus.MonitoredTrainingSession(hooks="stop-at-step")  # wrong
-hookbus.EstimatorSpec("train", training_hooks=[NanTensorHook])  # wrong
+hookbus.DrivenSession(hooks=[NanTensorHook])  # wrong
 
 StopAtStepHook(last_step="three")  # wrong
 StopAtStepHook(final_step=3)  # wrong
