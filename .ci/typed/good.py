@@ -52,8 +52,7 @@ def train(folder: Path) -> int:
             with session.step() as block:
                 block.report(loss=1.0)
             step = session.global_step
-    spec = hookbus.EstimatorSpec("train", training_hooks=[LimitHook()])
-    return step + len(spec.training_hooks)
+    return step
 
 
 def last_step(hook: StopAtStepHook) -> int | None:
