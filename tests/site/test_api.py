@@ -46,10 +46,14 @@ def is_made(path: str) -> bool:
 @pytest.fixture(scope="module")
 def package() -> Any:
     """Return the package as griffe reads it for the site."""
-    extensions = griffe.load_extensions(EXTENSION)
-    return griffe.load(
-        "hookbus", search_paths=[ROOT], extensions=extensions, resolve_aliases=True
+    loader = griffe.GriffeLoader(
+        search_paths=[ROOT, ROOT / "plugins" / "hookbus-estimator"],
+        extensions=griffe.load_extensions(EXTENSION),
     )
+    loader.load("hookbus_estimator")  # hookbus lists its names
+    found = loader.load("hookbus")
+    loader.resolve_aliases(implicit=True, external=True)
+    return found
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ BEFORE = "before train ops"
 """The collection of the values that are computed before train ops change a variable."""
 
 EFFECTS = "the ops of TensorFlow that ran before an error have had their effect"
-SHARED = "TensorFlow takes an array as it is, if its memory is aligned"
+SHARED = "TensorFlow shares the memory of an array, if it is aligned"
 TENSOR = "a tensor is computed in each run that fetches it, and has no last value"
 
 
@@ -24,15 +24,15 @@ class TFModel(BackendModel):
     """Ops are TensorFlow's, but for those that call Python and those that read these."""
 
     exceptions: ClassVar = {
-        "reads_see_the_values_from_before_the_run": "a variable that is read beside its "
-        "update has the value from before or after it, as TensorFlow orders them",
+        "reads_see_the_values_from_before_the_run": "a variable that a run reads and "
+        "updates has the value from before or after, as TensorFlow orders them",
         "an_op_that_raises_changes_nothing": EFFECTS,
         "a_session_goes_on_after_an_error": EFFECTS,
         "an_ended_input_takes_nothing_from_the_others": EFFECTS,
-        "two_ops_that_update_one_variable_conflict": "TensorFlow lets them",
-        "a_feed_replaces_a_variable": "each op reads a resource variable by itself",
+        "two_ops_that_update_one_variable_conflict": "TensorFlow allows it",
+        "a_feed_replaces_a_variable": "each op reads a resource variable itself",
         "version_changes_with_variables_and_only_then": "pulling from an iterator counts",
-        "an_input_goes_back_to_a_position": "iterators only go on",
+        "an_input_goes_back_to_a_position": "iterators only move forward",
         "a_fed_value_is_not_shared": SHARED,
         "an_output_has_the_value_of_the_last_run": TENSOR,
         "a_failed_run_leaves_the_last_outputs": TENSOR,

@@ -116,7 +116,9 @@ def test_an_eager_tensor_is_no_fetch():
 def test_a_graph_is_needed():
     """Without a default graph, and with something else, the error says what to do."""
     elsewhere = ThreadPoolExecutor(1).submit(TFGraph)  # a thread has no default graph
-    with pytest.raises(UsageError, match="none, because TensorFlow executes eagerly: bui"):
+    with pytest.raises(
+        UsageError, match="none exists, because TensorFlow executes eagerly: bui"
+    ):
         elsewhere.result()
     with pytest.raises(UsageError, match=r"TFGraph takes a tf\.Graph, not a str; for an"):
         TFGraph("model.pb")
