@@ -39,9 +39,9 @@ def on_files(files, *, config):
 
 
 def on_page_markdown(markdown, *, page, config, files):
-    """Replace the targets of links, outside of fenced blocks, and drop the tests' own words.
+    """Replace the targets of links, outside of fenced blocks, and drop words of the tests.
 
-    ``numbers="vary"`` in a fence is for the test of the page; the site would not see a fence.
+    ``numbers="vary"`` is for the test of a page; with it, the site would see no fence.
     """
     markdown = markdown.replace(' numbers="vary"\n', "\n")
     places = {Path(f.abs_src_path).resolve(): f.src_uri for f in files if f.abs_src_path}
