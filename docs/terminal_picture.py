@@ -52,7 +52,7 @@ class Picture:
 
     @property
     def path(self) -> Path:
-        """Where the picture is."""
+        """The place of the picture."""
         return IMAGES / self.name
 
 

@@ -20,6 +20,7 @@ from hookbus import commands as commands
 from hookbus import errors as errors
 from hookbus import evaluating as evaluating
 from hookbus import evaluation as evaluation
+from hookbus import files as files
 from hookbus import learning as learning
 from hookbus import metrics as metrics
 from hookbus import tracking as tracking

@@ -345,7 +345,7 @@ unless the program has configured structlog. Hooks get the lines as the event
 """
 
 
-def shown(path: Path) -> str:
+def shown(path: str | Path) -> str:
     """Return a path as log lines and messages show it: relative if that is shorter."""
     try:
         relative = os.path.relpath(path)

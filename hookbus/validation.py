@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import inspect
 import os
 import sys
@@ -18,6 +19,8 @@ if sys.version_info >= (3, 14):
     from annotationlib import Format
 
 __all__ = [  # for plugins; the others are for hookbus itself
+    "UNSET",
+    "Unset",
     "as_hooks",
     "check_directory",
     "check_name",
@@ -30,6 +33,19 @@ __all__ = [  # for plugins; the others are for hookbus itself
     "scalar_in",
     "signature_of",
 ]
+
+
+class Unset(enum.Enum):
+    """The default of an argument for which None has another meaning."""
+
+    UNSET = "unset"
+
+    def __repr__(self) -> str:
+        return "UNSET"
+
+
+UNSET = Unset.UNSET
+"""The default of an argument for which None has another meaning."""
 
 
 def number_in(value: Any) -> float | None:

@@ -57,8 +57,8 @@ def run(arguments: Sequence[str]) -> int:
         split = split_flags("hookbus run", arguments, [FLAG])
         return with_names(run, [*split.flags, *split.program])
     module = parsed.values.get(MODULE)
-    script = parsed.rest[0] if parsed.rest and module is None else STDIN
-    own_folder_first(None if script == STDIN else script)
+    names_script = module is None and parsed.rest and parsed.rest[0] != STDIN
+    own_folder_first(parsed.rest[0] if names_script else None)
     config, selection = prepare(parsed)
     if wants_help(parsed):
         print(help_of(selection, config, _HELP), end="")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import attrs
@@ -104,6 +104,20 @@ def _given(text: str, origin: str) -> str:
     """Return a text of the user with the place that gives it."""
     text = clipped(text)
     return f"{text} (from {origin})" if origin else text
+
+
+def joined(sources: Iterable[str]) -> str:
+    """Join texts of the user, with the place that gives them once if it is that of all.
+
+    >>> joined(["-p live (from HOOKBUS_ADDOPTS)", "--live-port 0 (from HOOKBUS_ADDOPTS)"])
+    '-p live --live-port 0 (from HOOKBUS_ADDOPTS)'
+    """
+    texts = list(sources)
+    parts = [text.partition(" (from ") for text in texts]
+    origins = {origin for _, _, origin in parts}
+    if len(origins) > 1 or "" in origins:
+        return clipped(" ".join(texts))
+    return f"{clipped(' '.join(text for text, _, _ in parts))} (from {origins.pop()}"
 
 
 @attrs.frozen

@@ -95,11 +95,14 @@ def session_hooks(
     first: HookArguments = MappingProxyType({}),
     automatic: Sequence[ImpliedPlugin] = (),
     worker: bool = False,
+    promises: Mapping[str, Any] = MappingProxyType({}),
 ) -> list[Registration]:
     """Return the hooks of a session in their order.
 
     The order is *first*, *automatic*, autoloaded plugins by name, switched-on plugins by
-    name, *hooks*. A worker, which is a process that is not chief, leaves *automatic* out.
+    name, *hooks*, *promises*: those that keep the promises of the calling code, which no
+    flag switches off. A worker, which is a process that is not chief, leaves *automatic*
+    out.
 
     Raises:
         UsageError: a switch or a setting does not match the installed plugins.
@@ -127,7 +130,8 @@ def session_hooks(
         found[free] = attrs.evolve(member, name=free)
     _add_objects(found, hooks, kind, selection, config)
     _announce(config, selection, found.values(), loaded, idle)
-    return list(found.values())
+    own = map(Registration.of_call, promises, promises.values())
+    return [*found.values(), *own]
 
 
 def in_order(selection: Selection, worker: bool = False) -> list[Verdict]:

@@ -10,7 +10,7 @@ import attrs
 
 from hookbus.config.config import Config
 from hookbus.config.declared import unknown_field
-from hookbus.config.parser import Precedence, Switch
+from hookbus.config.parser import Precedence, Switch, joined
 from hookbus.config.settings import no_such_setting
 from hookbus.config.sources import slips
 from hookbus.discovery import (
@@ -21,7 +21,7 @@ from hookbus.discovery import (
     installed_plugins,
     version_of,
 )
-from hookbus.errors import UsageError, clipped, spelled
+from hookbus.errors import UsageError, spelled
 from hookbus.logs import log
 from hookbus.plugin.requirements import _counts, _requirement
 
@@ -59,12 +59,7 @@ class Verdict:
         if self.decisive is None:
             return self.why
         ordered = sorted(self.words, key=lambda word: (word.place, word.implied))
-        every = dict.fromkeys(word.source for word in ordered if word.on)
-        origins = {source.partition(" (from ")[2] for source in every}
-        if len(origins) > 1 or "" in origins:
-            return clipped(" ".join(every))
-        flags = " ".join(source.partition(" (from ")[0] for source in every)
-        return f"{clipped(flags)} (from {origins.pop()}"
+        return joined(dict.fromkeys(word.source for word in ordered if word.on))
 
 
 @attrs.frozen

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from hookbus.bus.registry import Registration
 from hookbus.config.config import Config
 from hookbus.hooks.hook_options import Kind, check_kind
 from hookbus.lifecycle.creators import SessionCreator
@@ -72,12 +71,18 @@ class CallSession(MonitoredSession):
         check_kind(kind)
         config = config or current_config()
         taking_part = session_hooks(
-            config, kind, hooks, first_hooks, plugins, worker=not is_chief
+            config,
+            kind,
+            hooks,
+            first_hooks,
+            plugins,
+            worker=not is_chief,
+            promises=own_hooks,
         )
         self._start(
             new_session(
                 session_creator,
-                [*taking_part, *map(Registration.of_call, own_hooks, own_hooks.values())],
+                taking_part,
                 mode_of(session_creator.graph),
                 kind=kind,
                 config=config,

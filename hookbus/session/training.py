@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from hookbus.backend.protocol import Session
-from hookbus.bus.registry import Registration
 from hookbus.config.config import Config
 from hookbus.graph.graph import Graph
 from hookbus.graph.node import Node
@@ -23,7 +21,7 @@ from hookbus.lifecycle.start import current_config, new_session
 from hookbus.plugin.roster import ImpliedPlugin, ImpliedSetting, session_hooks
 from hookbus.process.interrupts import signals_deferred
 from hookbus.session.monitored import MonitoredSession
-from hookbus.validation import as_hooks, expanded
+from hookbus.validation import UNSET, Unset, as_hooks, expanded
 
 
 class SingularMonitoredSession(MonitoredSession):
@@ -95,18 +93,6 @@ class SingularMonitoredSession(MonitoredSession):
 
 _Settings: TypeAlias = dict[str, ImpliedSetting]
 """Maps fields of a plugin to their values."""
-
-
-class Unset(enum.Enum):
-    """The default of an argument for which None has another meaning."""
-
-    UNSET = "unset"
-
-    def __repr__(self) -> str:
-        return "UNSET"
-
-
-UNSET = Unset.UNSET
 
 
 class MonitoredTrainingSession(MonitoredSession):
@@ -199,15 +185,19 @@ class MonitoredTrainingSession(MonitoredSession):
             if writing:
                 writing |= _summarized(scaffold)
             automatic = _automatic(checkpoint_dir, summary_dir, saving, writing, counting)
-            taking_part = session_hooks(config, "train", own, first, automatic)
+            taking_part = session_hooks(
+                config, "train", own, first, automatic, promises=own_hooks
+            )
         else:
             graph = ReportGraph() if graph is None else graph
             creator = WorkerSessionCreator(graph, scaffold, max_wait_secs)
-            taking_part = session_hooks(config, "train", own, worker=True)
+            taking_part = session_hooks(
+                config, "train", own, worker=True, promises=own_hooks
+            )
         self._start(
             new_session(
                 creator,
-                [*taking_part, *map(Registration.of_call, own_hooks, own_hooks.values())],
+                taking_part,
                 mode_of(creator.graph),
                 kind="train",
                 config=config,

@@ -37,16 +37,13 @@ PUBLIC = {
     "hookbus.errors": [*ERRORS, *OTHERS],
     "hookbus.evaluating": hookbus.evaluating.__all__,
     "hookbus.evaluation": hookbus.evaluation.__all__,
+    "hookbus.files": hookbus.files.__all__,
     "hookbus.learning": hookbus.learning.__all__,
     "hookbus.metrics": hookbus.metrics.__all__,
     "hookbus.tracking": hookbus.tracking.__all__,
     "hookbus.validation": hookbus.validation.__all__,
 }
 """The names that plugins may use, by module."""
-HELPERS = {
-    "hookbus-torch": {"SessionStoppedError"},
-}
-"""The names that are not promised, and that a plugin of this repository uses."""
 
 
 def lint_imports(folder: Path) -> subprocess.CompletedProcess[str]:
@@ -136,13 +133,11 @@ def foreign(path: Path) -> Iterator[str]:
     """Yield the names in a module of a plugin that hookbus does not promise."""
     plugin = ROOT.joinpath("plugins", path.relative_to(ROOT / "plugins").parts[0])
     own = {folder.name for folder in plugin.glob("hookbus_*")}
-    helpers = HELPERS.get(plugin.name, set())
     tree = ast.parse(path.read_text("utf-8"))
     for module, name in imports(tree):
         top = module.split(".")[0]
         if top == "hookbus":
-            promised = {*PUBLIC.get(module, ()), *helpers}
-            if module not in PUBLIC or (name and name not in promised):
+            if module not in PUBLIC or (name and name not in PUBLIC[module]):
                 yield f"{module}.{name}"
         elif top.startswith("hookbus_") and top not in own:
             yield module

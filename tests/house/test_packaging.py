@@ -366,6 +366,7 @@ def test_a_plugin_imports_no_other_plugin():
                 "commands",
                 "errors",
                 "evaluating",
+                "files",
                 "tracking",
                 "validation",
             )

@@ -21,6 +21,7 @@ from hookbus import (
     verify_checkpoint,
 )
 from hookbus.errors import NoGoodCheckpointError
+from hookbus.files import replacing
 from hookbus_replay.plan import Report
 
 _AGENT = "TORCHELASTIC_USE_AGENT_STORE"
@@ -163,10 +164,8 @@ class Scratch:
     def announce(self, part: int, text: str) -> None:
         """Tell the other processes to begin a part, or with which words it is over."""
         if self.ranks.size > 1:
-            path = self._announced(part)
-            unfinished = path.with_suffix(".tmp")
-            unfinished.write_text(f"{self.ranks.run}\n{text}", "utf-8")
-            unfinished.replace(path)
+            with replacing(self._announced(part)) as unfinished:
+                unfinished.write_text(f"{self.ranks.run}\n{text}", "utf-8")
 
     def await_part(self, part: int) -> str:
         """Wait until the chief reports a part; return its message.

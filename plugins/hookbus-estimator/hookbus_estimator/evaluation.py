@@ -27,11 +27,18 @@ from hookbus import (
 )
 from hookbus.errors import ArgumentTypeError, NoGoodCheckpointError, SessionInterruptedError
 from hookbus.evaluating import undisturbed
-from hookbus.validation import as_hooks, check_name, check_number, check_path, numeric
+from hookbus.files import shown
+from hookbus.validation import (
+    UNSET,
+    as_hooks,
+    check_name,
+    check_number,
+    check_path,
+    numeric,
+)
 from hookbus_estimator.plugins import evaluation_plugins
 from hookbus_estimator.slim.checkpoints import (
     checkpoints_iterator,
-    shown,
     wait_for_new_checkpoint,
 )
 from hookbus_estimator.slim.hooks import (
@@ -39,7 +46,6 @@ from hookbus_estimator.slim.hooks import (
     StopAfterNEvalsHook,
     SummaryAtEndHook,
 )
-from hookbus_estimator.slim.unset import UNSET
 
 __all__ = [
     "StopAfterNEvalsHook",

@@ -13,9 +13,8 @@ from typing import Any, Protocol
 import attrs
 
 from hookbus import log
-from hookbus.errors import CheckpointDirectoryError
+from hookbus.files import check_no_link, discard, replacing
 from hookbus.validation import numeric
-from hookbus_estimator.files import discard, replacing
 
 _BEST = "best.json"
 
@@ -162,7 +161,7 @@ class BestExporter:
 def _copy(checkpoint: Path, folder: Path, keep: int) -> Path:
     """Copy a checkpoint whole or not at all; then remove the oldest beyond *keep*."""
     for each in (folder.parent, folder):
-        _check_no_link(each)
+        check_no_link(each)
     folder.mkdir(parents=True, exist_ok=True)
     copy = folder / checkpoint.name
     if not copy.exists():
@@ -175,15 +174,6 @@ def _copy(checkpoint: Path, folder: Path, keep: int) -> Path:
     for old in others[: len(others) + 1 - keep]:
         discard(old)
     return copy
-
-
-def _check_no_link(folder: Path) -> None:
-    """Refuse a link in the place of a folder that is filled and pruned."""
-    if folder.is_symlink():
-        raise CheckpointDirectoryError(
-            f"{folder} is a link, and the checkpoints where it leads may be those of "
-            "another run: remove the link, or name that folder itself"
-        )
 
 
 def _step(copy: Path) -> int:

@@ -28,10 +28,9 @@ from hookbus import (
     log,
 )
 from hookbus.errors import ArgumentTypeError
-from hookbus.validation import check_directory, check_number, check_seconds
+from hookbus.validation import UNSET, Unset, check_directory, check_number, check_seconds
 from hookbus_estimator.slim.checkpoints import wait_for_step
 from hookbus_estimator.slim.hooks import TRAIN_CALL, TrainStep
-from hookbus_estimator.slim.unset import UNSET, Unset
 
 TrainStepFn: TypeAlias = Callable[
     [MonitoredSession, Node, Node, Mapping[str, Any]], tuple[Any, Any]
@@ -216,7 +215,7 @@ def train(
         config=config,
         exit_on_signal=exit_on_signal,
         own_hooks={TRAIN_CALL: steps},
-        **{name: given for name, given in periods.items() if given is not UNSET},
+        **periods,
     )
     last = None
     with session:

@@ -12,6 +12,7 @@ from typing import Any
 import attrs
 
 from hookbus import UsageError, log
+from hookbus.files import replacing
 from hookbus_keras.values import updates_of
 
 KEPT, NEXT = "hookbus.json", "hookbus-next.json"
@@ -144,12 +145,10 @@ def _digest(path: Path) -> str | None:
 
 def _put(path: Path, kept: Kept) -> None:
     """Write a file, whole or not at all."""
-    unfinished = path.with_suffix(".tmp")
-    with unfinished.open("w", encoding="utf-8") as file:
+    with replacing(path) as unfinished, unfinished.open("w", encoding="utf-8") as file:
         json.dump(attrs.asdict(kept), file)
         file.flush()
         os.fsync(file.fileno())
-    unfinished.replace(path)
 
 
 def _get(path: Path) -> Kept | None:

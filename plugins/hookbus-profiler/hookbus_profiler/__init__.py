@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -24,6 +23,7 @@ from hookbus import (
     SessionRunValues,
     UsageError,
 )
+from hookbus.files import replacing
 from hookbus.validation import numeric
 from hookbus_profiler.timeline import Span, Timeline
 
@@ -213,16 +213,12 @@ class ProfilerHook(SessionRunHook):
     def _write(self, timeline: Timeline, spans: Sequence[Span]) -> Path:
         """Write a file atomically."""
         path = self._directory / f"timeline-{timeline.step}.json"
-        unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-        # A link in its place would lead the writer elsewhere.
-        unfinished.unlink(missing_ok=True)
         try:
             trace = timeline.trace(spans, self.show_dataflow, self.show_memory)
-            unfinished.write_text(json.dumps(trace, allow_nan=False), "utf-8")
-            unfinished.replace(path)
+            with replacing(path) as unfinished:
+                unfinished.write_text(json.dumps(trace, allow_nan=False), "utf-8")
         except Exception:
             self._stop()  # after this failure the hook may be switched off
-            unfinished.unlink(missing_ok=True)
             raise
         return path
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -126,7 +127,9 @@ def test_a_timeline_is_written_through_no_link(model, timelines):
     """The name of the file that is being written can be guessed."""
     Path("precious").write_text("precious")
     Path("out").mkdir()
-    Path(f"out/.timeline-2.json.{os.getpid()}").symlink_to(Path("precious").absolute())
+    Path(f"out/.hookbus-{os.getpid()}-{threading.get_ident()}").symlink_to(
+        Path("precious").absolute()
+    )
     train(model(), 3, ProfilerHook(save_steps=2, output_dir="out"))
     assert list(timelines()) == [2]
     assert Path("precious").read_text() == "precious"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from typing import Any, TextIO, TypeAlias, cast
 
@@ -53,11 +52,6 @@ def about_an_estimator(
     return Command(
         name, about, "an Estimator", _SHARED | flags, job, (INPUT, *needs), answers
     )
-
-
-def discard(answer: TextIO) -> None:
-    """Discard further output to a stream, because its reader is gone."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), answer.fileno())
 
 
 def _estimator(named: NamedObject, line: CommandLine) -> Estimator:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, TextIO
 
-from hookbus.commands import Command, CommandLine, table
-from hookbus_estimator.commands.arguments import InputFn, Use, about_an_estimator, discard
+from hookbus.commands import Command, CommandLine, discard, table
+from hookbus_estimator.commands.arguments import InputFn, Use, about_an_estimator
 from hookbus_estimator.estimator import Estimator
 
 

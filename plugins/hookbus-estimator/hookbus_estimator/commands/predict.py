@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from hookbus import UsageError, log
-from hookbus.commands import Command, CommandLine
-from hookbus_estimator.commands.arguments import InputFn, Use, about_an_estimator, discard
+from hookbus.commands import Command, CommandLine, discard
+from hookbus.files import replacing
+from hookbus_estimator.commands.arguments import InputFn, Use, about_an_estimator
 from hookbus_estimator.estimator import Estimator
-from hookbus_estimator.files import replacing
 
 _STDOUT = "-"
 

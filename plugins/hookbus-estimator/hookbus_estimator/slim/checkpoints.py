@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from hookbus import UsageError, latest_checkpoint, log, wait
 from hookbus.errors import DeadlineExceededError
+from hookbus.files import shown
 from hookbus.validation import check_path, check_seconds
 
 _POLL_SECS = 1.0
@@ -131,12 +131,3 @@ def _arriving(
 def _step_in(directory: str | Path) -> int:
     found = latest_checkpoint(directory)
     return 0 if found is None else found.global_step
-
-
-def shown(path: str | Path) -> str:
-    """Return a path for a log line: relative to the current folder if it is inside."""
-    try:
-        relative = os.path.relpath(path)
-    except (OSError, ValueError):  # there is no current folder, or it is on another drive
-        return str(path)
-    return str(path) if relative.startswith("..") else relative
