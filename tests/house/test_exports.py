@@ -52,6 +52,7 @@ def test_all_is_sorted_and_lists_each_public_name_once() -> None:
         "errors",
         "evaluating",
         "evaluation",
+        "files",
         "learning",
         "metrics",
         "tracking",
