@@ -10,7 +10,7 @@ from tests.support.folders import _clean as _clean
 from tests.support.folders import pytest_configure as pytest_configure
 from tests.support.folders import tmp_path as tmp_path
 from tests.support.handlers import heed_signals
-from tests.support.profiles import load_profile
+from tests.support.profiles import load_profile, mark_the_rest
 from tests.support.watching import clock as clock
 from tests.support.watching import lines as lines
 
@@ -32,8 +32,10 @@ collect_ignore = [
 ]
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Let the trainers warn: of one another, of small data, of a machine without a GPU."""
+    mark_the_rest(items)
     for item in items:
         if any(f"hookbus-{name}" in item.path.parts for name in TRAINERS):
             item.add_marker(pytest.mark.filterwarnings("default"))

@@ -13,12 +13,18 @@ from tests.support.folders import pytest_configure as pytest_configure
 from tests.support.folders import tmp_path as tmp_path
 from tests.support.handlers import ctrl_c as ctrl_c
 from tests.support.handlers import heed_signals
-from tests.support.profiles import load_profile
+from tests.support.profiles import load_profile, mark_the_rest
 from tests.support.times import pytest_terminal_summary as pytest_terminal_summary
 
 collect_ignore = ["kept"]  # scripts and a plugin of other versions
 load_profile()
 heed_signals()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Choose the cases of this run before pytest looks at the marks."""
+    mark_the_rest(items)
 
 
 def pytest_collection_finish() -> None:

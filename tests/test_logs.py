@@ -63,11 +63,13 @@ def test_lines_go_to_stderr():
     assert own.endswith("careful part=3")
 
 
+@pytest.mark.long
 def test_lines_bear_no_colours():
     """Lines are plain text unless the program or the command sets them up."""
     assert "\x1b" not in python("train()").stderr
 
 
+@pytest.mark.long
 def test_lines_go_to_what_stderr_is_at_the_moment():
     """A program that swaps ``sys.stderr``, as a progress bar does, gets them there."""
     done = python(
@@ -90,6 +92,7 @@ structlog.configure(
 """
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("when", ["before the first line", "after it"])
 def test_the_programs_own_configuration_is_respected(when):
     """Whenever the program configures structlog, the lines after that follow it."""
@@ -117,6 +120,7 @@ def test_the_programs_configuration_beats_the_commands():
     assert "session ended" not in done.stderr
 
 
+@pytest.mark.long
 def test_debug_lines_are_dropped():
     """Lines below info are for those who configure structlog themselves."""
     assert "detail" not in python("hookbus.log.debug('detail')").stderr

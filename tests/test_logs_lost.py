@@ -75,6 +75,7 @@ CASES = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("command", "way", "moment"), sample(CASES, 6))
 def test_a_training_whose_stderr_is_lost_ends_well(command, way, moment):
     """All its steps are done and saved, and it exits with 0."""
@@ -85,6 +86,7 @@ def test_a_training_whose_stderr_is_lost_ends_well(command, way, moment):
     assert '"completed"' in Path("run/outcome.json").read_text()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("command", sample([*COMMANDS], 2))
 def test_a_training_that_never_had_a_stderr_ends_well(command):
     """As a daemon, or a shell's ``2>&-``, or Windows' ``pythonw`` starts it."""
@@ -97,6 +99,7 @@ def test_a_training_that_never_had_a_stderr_ends_well(command):
     assert Path("run/ckpt-5").is_dir()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("way", sample(["removed", "closed"], 1))
 @pytest.mark.parametrize(
     ("end", "code"),
@@ -113,6 +116,7 @@ def test_the_command_keeps_its_exit_code_without_streams(way, end, code):
     assert train(COMMANDS["hookbus"], "pass", WAYS[way], end) == code
 
 
+@pytest.mark.long
 def test_a_signal_without_a_stderr_saves():
     """The handler's line is dropped, and the training ends as one that was preempted."""
     signal = "os.kill(os.getpid(), 15)"

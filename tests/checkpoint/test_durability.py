@@ -223,6 +223,7 @@ FILES = {"arrays.safetensors", "state.json", "manifest.json"}
 OTHERS = {".writing", "outcome.json"}
 
 
+@pytest.mark.sampled(1)
 @MOMENTS
 @pytest.mark.parametrize(
     ("work", "late"),
@@ -353,6 +354,7 @@ with opened(sys.argv[1]) as session:
 )
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("limit", [1_000, 100_000], ids=["the tree", "the arrays"])
 @pytest.mark.parametrize("background", cases([True], [False, True]))
 def test_a_full_disk_is_a_checkpoint_error(background, limit, tmp_path, python, names):

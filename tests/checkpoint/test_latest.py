@@ -168,6 +168,7 @@ run_steps(steps=60, directory=sys.argv[1], save_checkpoint_steps=1)
 """
 
 
+@pytest.mark.long
 def test_it_may_be_asked_while_another_process_saves(tmp_path):
     """Its answer is never a step back, though old checkpoints are being removed."""
     writer = subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)])

@@ -278,6 +278,7 @@ FORGED = {
 }
 
 
+@pytest.mark.sampled(25)
 @pytest.mark.parametrize("forge", FORGED.values(), ids=FORGED.keys())
 def test_a_forged_one_is_bad(forge, tmp_path, killed, opened, names, capsys):
     """Whatever its right hashes vouch for: what hookbus never writes is not believed."""

@@ -177,6 +177,7 @@ def test_readers_finish_beside_a_training_that_keeps_one(tmp_path):
     beside_a_trainer(tmp_path / "runs", "train", read, cases(5, 2000 // len(READERS)))
 
 
+@pytest.mark.long
 def test_readers_finish_while_a_checkpoint_is_replaced(tmp_path):
     """A checkpoint of the same step takes its place: one of the two is there, always."""
 

@@ -212,6 +212,7 @@ def test_reading_changes_nothing():
     assert everything() == before
 
 
+@pytest.mark.long
 def test_it_lists_while_a_session_saves():
     """Each list is one of whole checkpoints, though another process prunes meanwhile."""
     train(until=1)
@@ -297,6 +298,7 @@ def test_its_help_names_every_flag():
         assert f"\n  {flag} " in shown
 
 
+@pytest.mark.long
 def test_only_diff_imports_a_codec_and_none_imports_a_hook(process, install):
     """Not even a plugin that is on."""
     install("loud", "raise SystemExit('imported')", autouse=True)

@@ -148,6 +148,7 @@ def test_equal_checkpoints_are_exit_code_0():
     }
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     ("one", "other", "found"),
     [
@@ -284,6 +285,7 @@ def test_a_damaged_one_is_exit_code_1():
     )
 
 
+@pytest.mark.long
 def test_what_a_library_prints_is_no_part_of_the_answer(process):
     """A program reads stdout, and nothing but JSON."""
     train()

@@ -81,6 +81,7 @@ class LoudHook(hookbus.SessionRunHook):
 """
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("flags", "value"),
     [
@@ -124,6 +125,7 @@ def test_a_boolean_setting_in_other_places(install, hookbus, script):
     assert "  --loud, --[no-]loud-loud" in hookbus("run", "-p", "loud", "--help").stdout
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("flags", "value"),
     [
@@ -262,6 +264,7 @@ USAGE = [
 ]
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(("flags", "what", "hint"), USAGE)
 def test_a_mistake_is_told_with_what_to_do(flags, what, hint, hookbus, script):
     """Exit code 4 and one message, without a traceback, and no step is run."""
@@ -368,6 +371,7 @@ for name in ("debug", "info", "warning", "error"):
 """
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     ("flags", "environment", "file", "lowest"),
     [

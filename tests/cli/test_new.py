@@ -102,6 +102,7 @@ def test_it_writes_a_distribution_and_tells_what_comes_next(hookbus):
     assert tree("demo-hook") == FILES
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("spelled", NAMES)
 def test_one_name_becomes_all_names(spelled, hookbus, process):
     """Distribution, module, entry point and class follow from it, however it is spelled."""

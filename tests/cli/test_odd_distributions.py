@@ -69,6 +69,7 @@ def littered(site: Path) -> Path:
     return site
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.usefixtures("littered")
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_odd_metadata_break_no_command_and_reach_no_terminal(
@@ -119,6 +120,7 @@ RAISES = {
 """Code that the import of a plugin raises in, and the exit code of a run."""
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("error", RAISES)
 def test_whatever_the_import_of_a_plugin_raises_names_the_plugin(
     error: str, hookbus: Callable[..., Done], site: Path

@@ -355,6 +355,7 @@ def described(shown: str) -> dict[str, str]:
 SIDE_EFFECT = "print('IMPORTED', __name__)\n"
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     ("flags", "environment", "imported"),
     [
@@ -386,6 +387,7 @@ def test_a_plugin_is_imported_only_if_it_is_on(
     assert done.stdout.count("IMPORTED fake_noisy") == imported
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("under", ["python", "hookbus"])
 def test_the_environment_counts_with_and_without_the_command(
     under, hookbus, process, install, script

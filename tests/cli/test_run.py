@@ -344,6 +344,7 @@ with MonitoredTrainingSession(graph, hooks=[OuterHook()]) as session:
 """
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("flags", "shown"), [((), False), (("-v",), True)])
 def test_a_traceback_has_the_frames_of_the_user(flags, shown, hookbus, process, script):
     """So have its causes, in Python's order; -v also shows hookbus' frames between them.
@@ -591,6 +592,7 @@ sys.exit(main())
 """
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("code", "number", "exit_code"),
     [

@@ -12,6 +12,7 @@ import pytest
 MODULE = "import hookbus\n@hookbus.hookimpl\ndef {event}(): raise {error}\n"
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("event", "code"),
     [("begin", 3), ("after_create_session", 3), ("after_run", 1)],
@@ -35,6 +36,7 @@ def test_the_scripts_own_exit_keeps_its_code(hookbus, script):
     assert hookbus("run", script(inside + loop)).returncode == 6
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("flags", "variables", "way"),
     [

@@ -77,6 +77,7 @@ PRIVATE = {
 }
 
 
+@pytest.mark.long
 def test_complaint_12_a_release_of_pluggy():
     """The core names the versions of pluggy that it is for, and uses no private name."""
     (needed,) = [

@@ -104,6 +104,7 @@ def imports(tmp_path, process, write, script) -> Callable[..., list[str]]:
     return imports
 
 
+@pytest.mark.sampled(15)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("way", SWITCH)
 def test_a_plugin_that_is_switched_off_is_not_imported(kind, way, imports):
@@ -111,6 +112,7 @@ def test_a_plugin_that_is_switched_off_is_not_imported(kind, way, imports):
     assert imports(kind, **SWITCH[way]) == []
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("way", AUTOLOAD)
 def test_a_plugin_that_is_not_on_by_itself_is_not_imported(kind, way, imports):

@@ -149,6 +149,7 @@ def expected(shown, kept) -> list[str]:
     return kept
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", range(4))
 def test_shuffled_folders_show_the_same(seed, shown, expected):
     """Equal bytes, whatever is found first."""
@@ -156,6 +157,7 @@ def test_shuffled_folders_show_the_same(seed, shown, expected):
     assert shown(order) == expected
 
 
+@pytest.mark.long
 @settings(
     max_examples=3,
     deadline=None,

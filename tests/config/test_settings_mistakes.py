@@ -330,6 +330,7 @@ FLAGS = [
 ]
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize(("plugin", "flags"), FLAGS)
 def test_flags_that_are_wrong_end_the_command_before_the_first_step(plugin, flags):
     """Exit code 4; the message names the plugin and the setting, and is no traceback."""

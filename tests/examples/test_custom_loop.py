@@ -85,6 +85,7 @@ def under_all_flags(request, tmp_path_factory):
     )  # fmt: skip
 
 
+@pytest.mark.sampled(1)
 def test_it_stops_at_the_step(under_all_flags):
     """--stop-at-step ends either form after that step, with exit code 0."""
     assert under_all_flags.code == 0, under_all_flags.lines
@@ -152,6 +153,7 @@ def spoil(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("script", [OWN, GRAPH], ids=["own", "graph"])
 @pytest.mark.usefixtures("spoil")
 def test_it_is_guarded_against_nan(script):
@@ -212,6 +214,7 @@ def undisturbed(tmp_path_factory):
     )
 
 
+@pytest.mark.long
 def test_a_run_that_is_killed_in_a_step_ends_where_an_undisturbed_one_does(
     undisturbed, killer
 ):
@@ -244,6 +247,7 @@ def goes_on_as(undisturbed, epochs):
 SIGNALS = [(signal.SIGTERM, 75, "preempted"), (signal.SIGINT, 2, "interrupted")]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("number", "code", "kind"), SIGNALS, ids=["SIGTERM", "SIGINT"])
 @pytest.mark.parametrize(
     "epochs", [2, pytest.param(16, marks=pytest.mark.slow)], ids="{} epochs".format
@@ -270,6 +274,7 @@ def test_a_signalled_run_ends_where_an_undisturbed_one_does(
     assert content(done) == content(undisturbed(epochs))
 
 
+@pytest.mark.long
 def test_without_flags_it_is_the_plain_loop():
     """The session changes nothing of the training: the plain loop's model is the same."""
     command = [sys.executable, PLAIN, "--epochs", "2"]

@@ -258,6 +258,7 @@ def disturbed(epochs: int) -> Iterator[None]:
     assert content(last) == undisturbed
 
 
+@pytest.mark.long
 def test_a_finished_run_is_followed_by_another_set_of_epochs() -> None:
     """Told to train again, a finished one goes on from its weights, with all epochs."""
     run(args=["--epochs", "2"])
@@ -269,6 +270,7 @@ def test_a_finished_run_is_followed_by_another_set_of_epochs() -> None:
     assert outcome()["step"] == 5 * BATCHES
 
 
+@pytest.mark.long
 def test_a_run_stopped_early_goes_on_with_the_rest() -> None:
     """After a stop the next start does the rest of the epochs, not all of them again."""
     run("--stop-at-step", "30", args=["--epochs", "3"])

@@ -87,6 +87,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Commands:
         )
 
 
+@pytest.mark.long
 def test_the_commands_do_what_the_script_does(told):
     """The same steps are saved, and the accuracy is the same."""
     for done in (told.train, told.evaluate, told.predict):

@@ -90,6 +90,7 @@ ALONE = """if True:
     sys.exit(main([sys.argv[2], "model.py:estimator"]))"""
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("command", ["train", "evaluate", "predict", "certify", "replay"])
 def test_a_command_tells_what_to_install(command):
     """Exit code 4, as for one that does not exist."""

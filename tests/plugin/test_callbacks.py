@@ -25,6 +25,7 @@ def test_a_callback_trains_like_the_loop_by_hand(row, site, tmp_path):
     row.check_trains_like_by_hand(site, tmp_path)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("number", cases([signal.SIGTERM], SIGNALS))
 @pytest.mark.parametrize("first", cases([10], range(1, 11)))
 @pytest.mark.parametrize(("row", "site"), sample(trainings_of(NUMPY, resumed=True), 10))

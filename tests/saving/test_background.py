@@ -247,6 +247,7 @@ def test_a_roll_back_waits_and_goes_to_it(gate):
     assert w.tolist() == [4]
 
 
+@pytest.mark.long
 def test_a_killed_writer_loses_only_its_own_checkpoint(tmp_path):
     """The next session clears its files away, and resumes from the one before."""
     script = tmp_path / "script.py"

@@ -458,6 +458,7 @@ print("child" if child == 0 else f"parent of {code}", flush=True)
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("way", "code"), cases([("returns", 0)], [("returns", 0), ("exits", 3), ("raises", 1)])
 )

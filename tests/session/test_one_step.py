@@ -107,6 +107,7 @@ PARTS = range(max(1, round(CASES / 1000)))
 """A test of one part takes less than the time limit of a test."""
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("part", PARTS)
 @pytest.mark.parametrize("form", FORMS)
 def test_a_compiled_step_does_what_a_general_one_does(form, part, record_property):
@@ -118,6 +119,7 @@ def test_a_compiled_step_does_what_a_general_one_does(form, part, record_propert
     record_property("cases", tried(SETTINGS[form], 0.12 / len(PARTS), check))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("part", PARTS)
 @pytest.mark.parametrize("form", FORMS)
 def test_a_compiled_step_of_ranks_does_what_a_general_one_does(form, part, record_property):

@@ -537,6 +537,7 @@ def test_the_table_has_every_event_and_every_request():
     assert {request for _, _, request, _ in TABLE} == set(REQUESTS)
 
 
+@pytest.mark.sampled(176)
 @pytest.mark.parametrize(
     ("event", "when", "request_", "cell"),
     TABLE,
@@ -550,6 +551,7 @@ def test_a_request_has_the_effect_that_the_table_states(
     assert effect(event, when, request_, is_custom=only_custom) == cell
 
 
+@pytest.mark.sampled(22)
 @pytest.mark.parametrize(
     ("event", "when", "request_", "cell"),
     [row for row in TABLE if row[2] != "graph.wrap" and row[3] != "raises"][:: cases(3, 1)],

@@ -161,6 +161,7 @@ def test_a_wrap_by_a_hook_trains_like_the_same_code_by_hand(train, tmp_path):
     assert train(tmp_path, never) == by_hand()
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("interrupted", [killed, terminated])
 @pytest.mark.parametrize("at", cases([2, 10, 19], range(1, STEPS)))
 @pytest.mark.parametrize(

@@ -245,6 +245,7 @@ def test_a_hook_may_refuse_a_checkpoint_and_roll_back(custom_loop, tmp_path):
     assert w == trained_on([1.0, 2.0, 3.0, 4.0, 5.0, 7.0])
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("cut", range(1, 13))
 def test_cut_anywhere_the_bad_values_stay_left_out(cut, tmp_path):
     """The list of what is left out is in the checkpoints."""
@@ -285,6 +286,7 @@ def custom(
     return seen, float(w)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("cut", [None, *range(1, 13)])
 def test_a_custom_loop_goes_back_in_its_input_too(cut, tmp_path):
     """The open pass gives the values after the checkpoint again, without the bad ones."""
@@ -778,6 +780,7 @@ def run_custom(
     return float(w)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("run", [run_graph, run_custom])
 @given(plan=PLANS)
 @settings(max_examples=cases(10, 1000))

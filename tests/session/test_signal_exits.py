@@ -135,6 +135,7 @@ def test_watch_signals_false_leaves_signals_to_the_program(form, number):
     assert session.outcome.kind == "completed"
 
 
+@pytest.mark.long
 def test_a_session_that_is_dropped_leaves_nothing_behind():
     """Without handlers, no object of hookbus stays after a session without an end."""
 
@@ -290,6 +291,7 @@ def started() -> subprocess.Popen[str]:
     return process
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, -signal.SIGINT), (signal.SIGTERM, 75)]
 )

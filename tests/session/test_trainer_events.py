@@ -552,6 +552,7 @@ def test_a_new_session_takes_the_place_of_one_that_was_left_open() -> None:
     other.end()
 
 
+@pytest.mark.long
 def test_a_session_may_be_dropped_in_another_thread() -> None:
     """Its directory is free then, and its files are closed."""
     driven = [session_of(checkpoint_dir="run")]
@@ -592,6 +593,7 @@ class Saving(TrainerAdapter):
         self.asked = True
 
 
+@pytest.mark.long
 def test_an_adapter_that_its_trainer_drops_ends_its_session() -> None:
     """Also one that saves, of which the session knows for that."""
 

@@ -2,14 +2,19 @@
 
 ``tox -e full`` sets the variable. Then matrices are whole, hypothesis tries four times as
 many examples, and each command is a new process.
+
+The ordinary run has some cases of a test that is marked ``sampled``; the others are marked
+``long``.
 """
 
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import TypeVar
 
+import pytest
 from hypothesis import settings
 
 Case = TypeVar("Case")
@@ -38,8 +43,29 @@ def sample(every: Sequence[Case], most: int) -> Sequence[Case]:
     >>> sample(range(12), 4) if not FULL else [0, 3, 6, 9]
     [0, 3, 6, 9]
     """
-    chosen = {place * len(every) // most for place in range(most)}
-    return every if FULL else [case for n, case in enumerate(every) if n in chosen]
+    return every if FULL else [every[place] for place in _spread(len(every), most)]
+
+
+def mark_the_rest(items: Sequence[pytest.Item]) -> None:
+    """Mark as long what the ordinary run leaves out of the tests that are sampled."""
+    tests = defaultdict(list)
+    for item in items:
+        for mark in item.iter_markers("sampled"):
+            tests[item.nodeid.partition("[")[0], *mark.args].append(item)
+    for (_, most), every in tests.items():
+        chosen = _spread(len(every), most)
+        for place, item in enumerate(every):
+            if place not in chosen:
+                item.add_marker(pytest.mark.long)
+
+
+def _spread(number: int, most: int) -> Sequence[int]:
+    """Return some of so many places, evenly spaced, or all if there are no more.
+
+    >>> _spread(12, 4), _spread(2, 4)
+    ([0, 3, 6, 9], [0, 1])
+    """
+    return sorted({place * number // most for place in range(most)})
 
 
 def examples(number: int) -> int:

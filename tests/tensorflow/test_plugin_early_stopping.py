@@ -340,6 +340,7 @@ LOSSES = [abs(24 - step) + step % 3 for step in range(40)]
 """The results of evaluations by step: they fall until 24 and rise again."""
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("first", [False, True])
 def test_killed_at_each_step_it_stops_by_the_same_evaluation(first, tmp_path):
     """With an evaluation every five runs, whichever of the two hooks is called first."""

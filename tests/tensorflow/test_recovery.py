@@ -314,6 +314,7 @@ def test_the_places_are_all_that_there_are(saves, tmp_path):
     assert len(final.states["history"]) == STEPS
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("choose", [sample, pytest.param(every, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("saves", "place"),
@@ -329,6 +330,7 @@ def test_a_preemption_changes_nothing_in_the_end(
         assert (point, run(tmp_path, saves, point)[0]) == (point, expected)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("place", RESTORES)
 def test_a_preemption_of_the_first_restore_changes_nothing_in_the_end(place, tmp_path):
     """A run stopped at step 23 also resumes if its restore is preempted."""
@@ -344,6 +346,7 @@ IN_EVERY_RUN = [p for p in PLACES if p.endswith("_run") or p in ("op", "thread")
 POINTS = [f"{place} {step}" for place in IN_EVERY_RUN for step in range(1, STEPS)]
 
 
+@pytest.mark.long
 @settings(max_examples=examples(25))
 @given(points=st.lists(st.sampled_from(POINTS), min_size=2, max_size=4))
 def test_several_preemptions_change_nothing_in_the_end(points, tmp_path_factory):

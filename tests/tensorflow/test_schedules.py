@@ -197,6 +197,7 @@ ENDS = {
 }
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize(
     ("group", "end"),
     [
@@ -247,6 +248,7 @@ def folders(monkeypatch):
     return enter
 
 
+@pytest.mark.sampled(5)
 @MOMENTS
 @EACH
 def test_after_a_kill_the_schedules_go_on(group, moments, folders):
@@ -267,6 +269,7 @@ def test_after_a_kill_the_schedules_go_on(group, moments, folders):
         assert group.seen(surviving) == group.resumed(start), number
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @EACH
 def test_after_a_signal_the_schedules_go_on(group, number):
@@ -289,6 +292,7 @@ def recovered(row: Row) -> list[int]:
     return list(row.steps)
 
 
+@pytest.mark.sampled(4)
 @MOMENTS
 @GRAPHS
 def test_after_a_recovery_what_was_done_stays_done(group, moments, folders):
@@ -324,6 +328,7 @@ def die_in(group: Group, number: int) -> None:
     group.training().run(group.last, kill)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "group",
     [

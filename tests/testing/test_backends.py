@@ -131,6 +131,7 @@ def test_what_a_plugin_does_is_skipped_without_it():
         built_in("telepathy")
 
 
+@pytest.mark.long
 def test_an_exception_that_is_no_rule_is_a_usage_error():
     """One line tells which backend, which name, and what it may be meant to be."""
     done = run_suite("backend", "--backend=tests.testing.mutants:MistakenModel")
@@ -143,6 +144,7 @@ def test_an_exception_that_is_no_rule_is_a_usage_error():
     )
 
 
+@pytest.mark.long
 def test_without_a_backend_it_is_a_usage_error():
     """The message shows the option."""
     done = run_suite("backend")

@@ -31,6 +31,7 @@ def test_each_test_has_a_recorder_of_its_own(recorder):
     assert (type(recorder), recorder.calls) == (Recorder, [])
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("options", "message"),
     [

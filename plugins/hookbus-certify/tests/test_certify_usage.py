@@ -68,6 +68,7 @@ def test_a_script_that_cannot_be_examined_is_refused(name):
     assert not Path("runs").exists()
 
 
+@pytest.mark.long
 def test_a_script_that_fails_by_itself_is_shown():
     """With the last lines that it has written to stderr."""
     Path("train.py").write_text(EXACT.replace("size=3", "size=4"), "utf-8")
@@ -83,6 +84,7 @@ def test_a_run_that_takes_too_long_is_killed():
         certify(["--timeout", "0.4", "train.py"])
 
 
+@pytest.mark.long
 def test_a_step_behind_the_last_one_is_refused():
     """The message names the last step."""
     Path("train.py").write_text(EXACT, "utf-8")

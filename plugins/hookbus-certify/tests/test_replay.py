@@ -25,6 +25,7 @@ def write(code: str, name: str = "train.py") -> None:
     Path(name).write_text(code)
 
 
+@pytest.mark.long
 def test_a_replay_passes_each_checkpoint_with_the_same_state(replay):
     """From the first to the newest, over the stop of a run, with other plugins on."""
     done = replay("runs", "-q", "--logging-tensor", "loss", "--json", "train.py", "ARG")
@@ -67,6 +68,7 @@ def test_a_replay_in_a_directory_that_is_named_stays_there(replay, tmp_path: Pat
     assert not (into / ".replay").exists()
 
 
+@pytest.mark.long
 def test_a_difference_is_told_with_what_has_changed_since(trained):
     """The value and by how much, the recorded parameters, and the files."""
     folder = Path.cwd()
@@ -115,6 +117,7 @@ def test_a_failure_is_replayed_until_it_comes_again():
     assert "it went on, and the training failed: NanLoss" in done.stdout
 
 
+@pytest.mark.long
 def test_a_damaged_checkpoint_is_left_out_at_the_start(trained, tmp_path: Path):
     """The newest good one before it is taken, and a warning tells so."""
     runs = tmp_path / "runs"
@@ -129,6 +132,7 @@ def test_a_damaged_checkpoint_is_left_out_at_the_start(trained, tmp_path: Path):
     assert "exact at step 15 (from step 11)" in done.stdout
 
 
+@pytest.mark.long
 def test_a_script_with_a_config_of_its_own_does_not_train_into_the_directory():
     """The flag for the directory also holds for it; the hooks of the replay do not."""
     write(TRAINING)

@@ -64,6 +64,7 @@ def test_another_debugger_may_be_named(trained):
     assert "most recent call first" in done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("number", "code"),
     cases([(signal.SIGTERM, 75)], [(signal.SIGINT, 2), (signal.SIGTERM, 75)]),

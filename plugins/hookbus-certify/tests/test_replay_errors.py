@@ -17,6 +17,7 @@ TWICE = TRAINING + TRAINING.partition("np.random.seed(1)")[2].replace(
 )
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -80,6 +81,7 @@ def test_a_script_without_a_session_is_an_error(replay, tmp_path: Path):
     assert "has opened no session that trains and takes plugins" in done.stderr
 
 
+@pytest.mark.long
 def test_a_script_with_two_sessions_that_train_is_an_error(replay, tmp_path: Path):
     """A replay follows one of them."""
     (tmp_path / "twice.py").write_text(TWICE)

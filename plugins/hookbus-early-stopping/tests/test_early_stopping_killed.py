@@ -181,6 +181,7 @@ MOMENTS = ["in the step", "in a hook", "saved"]
 SOME, ALL = (3, 17, 32), range(1, STEPS + 1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("place", "custom_loop"),
     cases(
@@ -194,6 +195,7 @@ def test_wherever_it_stands_a_killed_process_changes_nothing(place, custom_loop)
     check("no_decrease", ends)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "rule",
     cases(["evaluations", "never"], [r for r in RULES if r != "no_decrease"]),

@@ -97,6 +97,7 @@ def test_the_rules_stop_where_the_table_says(rule):
     assert (steps.global_step if steps.outcome.kind == "stopped" else None) == step
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("custom_loop", [False, True])
 @pytest.mark.parametrize("first", [False, True])
 def test_killed_at_any_step_it_stops_where_it_would_have_stopped(
@@ -111,6 +112,7 @@ def test_killed_at_any_step_it_stops_where_it_would_have_stopped(
         assert verdict(steps) == verdict(alone), step
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("rule", [rule for rule in RULES if rule != "patience"])
 def test_killed_at_any_step_each_rule_stops_where_it_would_have_stopped(rule, tmp_path):
     """Whatever it stops by, and however often it looks."""
@@ -221,6 +223,7 @@ def test_a_function_is_asked_before_the_first_run_beyond_its_stop(killed, tmp_pa
     assert len(asked) == 4
 
 
+@pytest.mark.long
 def test_the_period_of_a_function_goes_on_after_a_kill(tmp_path):
     """It is asked in the runs in which it would have been asked in one go."""
     asked = []

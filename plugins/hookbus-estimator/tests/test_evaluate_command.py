@@ -48,6 +48,7 @@ def test_it_evaluates_the_checkpoint_that_is_named(trained, about):
     assert metrics(done)["mean"] == "4.75"
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("flags", "folder"), [((), "eval"), (("--name", "few"), "eval_few")]
 )
@@ -62,6 +63,7 @@ def test_tensorboard_has_them_under_their_name(flags, folder, trained, about):
     assert (mean.step, mean.value) == (3, 13.0625)
 
 
+@pytest.mark.long
 def test_flags_of_plugins_act(trained, about, watcher):
     """A plugin that serves evaluations sees every batch; one that does not is left out."""
     done = about("evaluate", "--watcher-word", "judged", "-p", "nan-tensor")
@@ -69,6 +71,7 @@ def test_flags_of_plugins_act(trained, about, watcher):
     assert "nan-tensor (serves" in done.stderr
 
 
+@pytest.mark.long
 def test_a_hook_of_the_model_is_switched_off_by_its_name(trained, about):
     """-p no:NAME holds for what a model_fn returns for evaluations."""
     assert "watched" in about("evaluate").stderr
@@ -76,6 +79,7 @@ def test_a_hook_of_the_model_is_switched_off_by_its_name(trained, about):
     assert (without.returncode, "watched" in without.stderr) == (0, False)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("flags", "code", "part"),
     [
@@ -95,6 +99,7 @@ def test_a_mistake_is_told_without_a_traceback(flags, code, part, trained, hookb
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGTERM, 75), (signal.SIGINT, 2)], ids=["term", "int"]
 )
@@ -108,6 +113,7 @@ def test_a_signal_leaves_no_table(number, code, trained, about):
 ENDS = ("| true", "| exec 0<&-", ">&-")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("command", "end"),
     cases(

@@ -121,6 +121,7 @@ def test_an_evaluation_that_fails_leaves_the_generators_alone(drawn):
         assert generators() == before
 
 
+@pytest.mark.long
 def test_predictions_leave_the_generators_alone(drawn):
     """After each next(), when it is closed early, and at its end."""
     before = generators()

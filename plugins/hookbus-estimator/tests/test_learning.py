@@ -355,6 +355,7 @@ train("train", "run", graph=graph, trace_every_n_steps=2)
 """
 
 
+@pytest.mark.long
 def test_timelines_need_their_plugin(tmp_path):
     """The error names what to install."""
     info = tmp_path / "hookbus-0.1.0.dist-info"

@@ -38,6 +38,7 @@ def test_it_writes_an_object_for_each_example(trained, about):
     assert [path.name for path in OUTPUT.parent.iterdir()] == [OUTPUT.name]
 
 
+@pytest.mark.long
 def test_it_writes_an_object_for_each_batch(trained, about):
     """--batches leaves the arrays as they come."""
     done = about("predict", "--output", str(OUTPUT), "--batches")
@@ -45,6 +46,7 @@ def test_it_writes_an_object_for_each_batch(trained, about):
     assert "batches=10" in done.stderr
 
 
+@pytest.mark.long
 def test_it_writes_the_predictions_that_are_named(trained, about):
     """--predict-keys leaves the others out."""
     flags = ("--predict-keys", "large", "--checkpoint-path", "runs/model/ckpt-0")
@@ -53,6 +55,7 @@ def test_it_writes_the_predictions_that_are_named(trained, about):
     assert found == [{"large": n + half > 4} for n in range(10) for half in (0, 0.5)]
 
 
+@pytest.mark.long
 def test_stdout_has_nothing_but_the_predictions(trained, about):
     """With --output -; what the user's code prints goes to stderr."""
     done = about("predict", "--output", "-", "--batches")
@@ -61,6 +64,7 @@ def test_stdout_has_nothing_but_the_predictions(trained, about):
     assert not list(OUTPUT.parent.iterdir())
 
 
+@pytest.mark.long
 def test_what_is_no_file_is_not_replaced(trained, about):
     """A pipe gets the lines itself."""
     done = about("predict", "--output", "/dev/stdout", "--batches")
@@ -69,6 +73,7 @@ def test_what_is_no_file_is_not_replaced(trained, about):
     assert Path("/dev/stdout").is_symlink()
 
 
+@pytest.mark.long
 def test_a_link_stays_a_link(trained, about):
     """The file that it leads to is replaced."""
     link = Path("link.jsonl")
@@ -99,6 +104,7 @@ def one():
 WHOLE = "{'e': 'all.e'}"
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("value", "predictions", "expected"),
     [
@@ -131,6 +137,7 @@ def test_a_value_that_json_cannot_have_is_named(trained, estimator, hookbus):
     assert not list(OUTPUT.parent.iterdir())
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("flags", "code", "part"),
     [
@@ -173,6 +180,7 @@ def test_a_failure_leaves_the_file_as_it_was(trained, estimator, hookbus):
     assert [path.read_text() for path in OUTPUT.parent.iterdir()] == ["before\n"]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGTERM, 75), (signal.SIGINT, 2)], ids=["term", "int"]
 )
@@ -184,6 +192,7 @@ def test_a_signal_leaves_no_part_of_a_file(number, code, trained, about):
     assert not list(OUTPUT.parent.iterdir())
 
 
+@pytest.mark.long
 def test_flags_of_plugins_act(trained, about, watcher):
     """A plugin that serves predictions sees every batch."""
     done = about("predict", "--watcher=told", "--output", str(OUTPUT))
@@ -191,6 +200,7 @@ def test_flags_of_plugins_act(trained, about, watcher):
     assert "watcher" not in about("predict", "--output", str(OUTPUT)).stderr
 
 
+@pytest.mark.long
 def test_a_name_may_be_as_long_as_names_can_be(trained, about):
     """The unfinished file has its own name."""
     output = OUTPUT.with_name("x" * 255)
@@ -198,6 +208,7 @@ def test_a_name_may_be_as_long_as_names_can_be(trained, about):
     assert [path.name for path in OUTPUT.parent.iterdir()] == [output.name]
 
 
+@pytest.mark.long
 def test_a_reader_that_has_seen_enough_is_no_error(trained, estimator):
     """As in ``hookbus predict ... | head -1``, however much is left to write."""
     estimator("def many():\n    for _ in range(500): yield from numbers()\n")

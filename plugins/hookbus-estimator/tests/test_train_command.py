@@ -26,6 +26,7 @@ def test_it_trains_to_a_step_and_no_farther(estimator, about):
     assert "nothing to train" in line
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("flags", "last"), [((), [10, 20]), (("--steps", "2"), [2, 4])])
 def test_it_goes_on_from_the_newest_checkpoint(flags, last, estimator, about):
     """Without a number to the end of the input, with --steps so many more."""
@@ -35,6 +36,7 @@ def test_it_goes_on_from_the_newest_checkpoint(flags, last, estimator, about):
         assert steps_saved()[-1] == step
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("name", "made", "source"),
     [
@@ -61,6 +63,7 @@ def test_modules_and_files_can_be_named(name, made, source, estimator, hookbus):
     assert (done.returncode, steps_saved()) == (0, [0, 1]), done.stderr
 
 
+@pytest.mark.long
 def test_modules_beside_a_file_are_found(hookbus, estimator):
     """The folder of the file comes first, as it does for a script; then the current one."""
     estimator("from word import WORD\nprint(WORD)\n", "sub/model.py")
@@ -83,6 +86,7 @@ def test_the_directory_can_be_told(hookbus, estimator):
     assert not SAVED.exists()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("place", range(3))
 def test_flags_of_plugins_act_wherever_they_stand(place, estimator, hookbus, watcher):
     """Before the Estimator, between, and behind, told apart from the command's own."""
@@ -94,6 +98,7 @@ def test_flags_of_plugins_act_wherever_they_stand(place, estimator, hookbus, wat
     assert "here 3 stopped" in done.stderr
 
 
+@pytest.mark.long
 def test_a_flag_of_a_plugin_may_end_the_training(estimator, about):
     """Flags are stronger than what an Estimator switches on, and add to it."""
     estimator()
@@ -102,6 +107,7 @@ def test_a_flag_of_a_plugin_may_end_the_training(estimator, about):
     assert steps_saved() == [0, 2, 4]
 
 
+@pytest.mark.long
 def test_a_hook_of_the_model_is_switched_off_by_its_name(estimator, about):
     """-p no:NAME holds for what a model_fn returns; also where nothing is trained."""
     estimator()
@@ -154,6 +160,7 @@ MISTAKES = [
 ]
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize(("arguments", "parts"), [(m[0], m[1:]) for m in MISTAKES])
 def test_a_mistake_is_told_in_one_line(arguments, parts, estimator, hookbus, watcher):
     """Exit code 4, one message without a traceback, and nothing is trained."""
@@ -170,6 +177,7 @@ def test_a_mistake_is_told_in_one_line(arguments, parts, estimator, hookbus, wat
     assert not SAVED.exists()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "code",
     [
@@ -235,6 +243,7 @@ def test_an_input_without_a_batch_is_a_mistake(estimator, hookbus):
     assert "input_fn gave no batch" in done.stderr
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("number", "code", "kind"),
     [(signal.SIGTERM, 75, "preempted"), (signal.SIGINT, 2, "interrupted")],

@@ -190,6 +190,7 @@ def command(*flags: str) -> list[str]:
     return [*command, "--stop-at-step", "3", *flags, "script.py"]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("number", "kind"), [(signal.SIGTERM, "preempted"), (signal.SIGINT, "interrupted")]
 )

@@ -181,6 +181,7 @@ def test_a_placeholder_that_is_not_fed_is_an_error_before_the_first_step():
         MonitoredSession(graph, hooks=[hook], config=Config(autoload=False))
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("custom_loop", [False, True])
 @pytest.mark.parametrize("killed", range(9))
 def test_a_killed_session_is_continued(killed, custom_loop, tmp_path):

@@ -106,6 +106,7 @@ def test_a_schedule_takes_a_variable_to_its_value(shape):
         assert page.details()["schedules"] == {}
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("asked", "why"),
     [
@@ -239,6 +240,7 @@ def test_a_schedule_goes_on_in_a_resumed_training():
         assert until(lambda: page.details()["schedules"]) == schedules
 
 
+@pytest.mark.long
 def test_two_trainings_with_one_port_have_two_pages():
     """The second one says that it took another port."""
     with socket.socket() as other:
@@ -251,6 +253,7 @@ def test_two_trainings_with_one_port_have_two_pages():
             assert page.run()["state"] == "running"
 
 
+@pytest.mark.long
 def test_a_host_that_cannot_be_used_ends_no_training():
     """The log says why there is no page."""
     Path("train.py").write_text(

@@ -217,6 +217,7 @@ def test_a_page_for_reading_takes_no_request():
         assert page.run()["state"] == "running"
 
 
+@pytest.mark.long
 def test_the_page_of_files_takes_no_request(tmp_path):
     """There is no training that could do it."""
     Path("runs/a").mkdir(parents=True)

@@ -69,6 +69,7 @@ class FailsOnce(SessionRunHook):
             raise AbortedError("preempted")
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("custom_loop", [False, True])
 @pytest.mark.parametrize("period", [1, 2, 3, 7])
 @pytest.mark.parametrize(

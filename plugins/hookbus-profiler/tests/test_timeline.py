@@ -394,6 +394,7 @@ NAMES = st.text(
 )
 
 
+@pytest.mark.long
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(NAMES, min_size=2, max_size=2, unique=True), NAMES)
 def test_any_name_can_be_told(timelines, tmp_path_factory, names, label):

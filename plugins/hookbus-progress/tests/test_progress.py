@@ -67,6 +67,7 @@ def test_it_can_be_switched_off(show):
     assert bars(show(script(), "-p", "no:progress").screen) == []
 
 
+@pytest.mark.long
 def test_autoload_can_be_switched_off(show):
     """Without autoload it is off too; -p switches it on again."""
     flag = "--disable-plugin-autoload"
@@ -88,18 +89,21 @@ def test_the_total_is_where_stop_at_step_will_stop(show):
     assert shown.code == 0
 
 
+@pytest.mark.long
 def test_the_total_is_where_the_input_will_end(show):
     """An input that knows its length tells when it will be used up."""
     shown = show(script(length=30), wait_for="1/30")
     assert shown.code == 0
 
 
+@pytest.mark.long
 def test_the_nearest_end_is_the_total(show):
     """Of several ends the first counts."""
     shown = show(script(length=30), "--stop-at-step", "25", wait_for="1/25")
     assert shown.code == 0
 
 
+@pytest.mark.long
 def test_the_total_is_open_where_nobody_knows_it(show):
     """A loop without an announced end is counted without a total."""
     shown = show(script(), wait_for="1/?")
@@ -119,6 +123,7 @@ with hookbus.MonitoredSession() as session:
 """
 
 
+@pytest.mark.long
 def test_in_a_custom_loop_the_total_and_the_loss_are_shown(show):
     """``iterate`` knows the length, and the loss is reported."""
     shown = show(CUSTOM, wait_for="1/30")
@@ -150,6 +155,7 @@ def test_the_loss_that_training_computes_is_shown(lines):
     assert shown == ["loss 0", "loss 0.25"]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("end", "word"),
     [
@@ -178,6 +184,7 @@ def test_log_lines_are_not_torn(show):
     assert screen.index(bar) > screen.index(logged[-1])
 
 
+@pytest.mark.long
 def test_printed_lines_are_not_torn(show):
     """Output of the script to the same terminal also stands above the bar."""
     loop = "for _ in session.loop():"
@@ -208,6 +215,7 @@ def test_a_failure_takes_the_bar_down(show):
     assert shown.text.rindex("\x1b[?25h") > shown.text.rindex("\x1b[?25l")
 
 
+@pytest.mark.long
 def test_two_sessions_draw_two_bars(show):
     """Each session of a script has a bar of its own, one after the other."""
     source = script()
@@ -257,6 +265,7 @@ def in_the_loop(code: str) -> str:
     return code.strip().replace("\n", "\n" + 12 * " ")
 
 
+@pytest.mark.long
 def test_a_forked_child_prints_past_the_bar(show):
     """Its line does not wait for a thread of the parent that prints above the bar.
 
@@ -283,6 +292,7 @@ break
 """
 
 
+@pytest.mark.long
 def test_the_bar_has_no_thread(show):
     """So Python warns of no fork while the bar is there."""
     shown = show(script(end=in_the_loop(FORKS_ALONE)), wait_for="1/?")
@@ -374,6 +384,7 @@ def test_time_left_is_never_negative(lines, clock):
     assert progress_lines(lines)[-1]["secs_left"] == 0
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("end", ["sys.stderr.close(); break", "sys.stderr = None; break"])
 def test_a_bar_whose_terminal_is_closed_ends_no_training(show, end):
     """The script closes the stream below the bar; the session ends well anyway."""
@@ -416,6 +427,7 @@ with MonitoredSession() as session:
 """
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("ask", "prompt", "types"),
     [

@@ -148,6 +148,7 @@ def test_it_trains_like_a_loop_that_does_it_by_hand(train, tmp_path):
     assert by_hand()[1] < 0.1
 
 
+@pytest.mark.sampled(3)
 @BOTH
 @pytest.mark.parametrize("at", cases([10, 20, 30, 40], range(1, STEPS)))
 def test_killed_in_any_run_and_resumed_it_ends_with_the_same_bits(train, at, tmp_path):

@@ -126,6 +126,7 @@ def test_it_trains_like_a_loop_that_leaves_bad_batches_out(train, tmp_path):
     assert train(tmp_path) == by_hand()
 
 
+@pytest.mark.sampled(3)
 @BOTH
 @pytest.mark.parametrize("at", cases([10, 20, 30, 40], range(1, STEPS)))
 def test_killed_in_any_run_and_resumed_it_ends_with_the_same_bits(train, at, tmp_path):

@@ -159,6 +159,7 @@ def command(*flags: str) -> list[str]:
     return [*command, *flags, "script.py"]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("number", "kind"), [(signal.SIGTERM, "preempted"), (signal.SIGINT, "interrupted")]
 )

@@ -129,6 +129,7 @@ def test_a_disk_that_stays_full_costs_what_comes(train, steps_in):
     assert len(list(Path("out").iterdir())) == 1
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("room", "lost"),
     [(1, ["global_step/sec"]), (30, ["global_step/sec"]), (5000, ["loss", "words"])],

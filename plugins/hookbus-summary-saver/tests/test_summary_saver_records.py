@@ -241,6 +241,7 @@ def test_a_resumed_session_keeps_the_evaluation_that_it_does_not_repeat(read_bac
     assert [step for step, _ in read_back("out/eval")["loss"]] == [0, 5, 6, 11]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("period", [1, 2, 3, 7])
 @pytest.mark.parametrize("increment", [1, 2, 5])
 def test_a_session_that_was_cut_short_goes_on_with_the_period(

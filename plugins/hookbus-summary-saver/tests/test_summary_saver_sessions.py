@@ -48,6 +48,7 @@ def script(save_every: int, last: int, kill_at: int = -1, period: int = 1) -> in
     return commands.run(command).returncode
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("save_every", "resumes_at"),
     [(300, 300), (10_000, 0)],
@@ -63,6 +64,7 @@ def test_a_session_resumed_after_a_kill_leaves_no_duplicates_and_no_orphans(
     assert steps_in(SAVED) == list(range(1, 401))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kill_at", cases([20, 22], [20, 21, 22, 23]))
 def test_a_session_that_was_killed_goes_on_with_the_period(steps_in, kill_at):
     """It records the steps that one without a break does; the checkpoint is of step 20."""

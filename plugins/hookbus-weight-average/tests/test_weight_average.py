@@ -120,6 +120,7 @@ def test_it_is_a_loop_by_hand(kind, settings):
     assert average.averages.keys() == {"m.w"}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", ["graph", "loop"])
 @pytest.mark.parametrize("settings", SETTINGS)
 def test_a_training_that_was_cut_short_has_the_same_averages(kind, settings, tmp_path):
@@ -256,6 +257,7 @@ def long_by_hand(kind, decay, dtype, steps=LONG):
     return average
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("decay", [0.999, None])
 @pytest.mark.parametrize("kind", ["graph", "loop"])
 def test_the_average_of_16_bits_moves(kind, decay, tmp_path):

@@ -511,6 +511,7 @@ def confused(saved, confusion, every, directory="runs", at=0):
             come()
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("every", [1, 3])
 @pytest.mark.parametrize("at", cases([2, 3, 4, 5, 6, 11], range(1, 16)))
 def test_a_killed_training_ends_with_the_same_counts(saved, at, every):

@@ -56,6 +56,7 @@ def shown(held):
     return mean.tobytes(), count, type(held.moments), held.rate, held.note
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("cut", range(1, 12, 2))
 def test_a_resumed_loop_holds_what_one_that_ran_through_holds(cut, tmp_path):
     """A named tuple comes back as one, with its arrays; so do a float and a str."""
@@ -271,6 +272,7 @@ GENERATORS = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("cut", cases([5], [2, 5, 8]))
 @pytest.mark.parametrize("loop", ["epochs", "range", "once"])
 @pytest.mark.parametrize("kind", GENERATORS)

@@ -91,6 +91,7 @@ def by_error(saved, directory, at):
         train(saved, directory, interrupt=fail)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("interrupt", [by_kill, by_sigterm, by_hook, by_error])
 def test_an_interrupted_loop_ends_as_an_uninterrupted_one(saved, interrupt):
     """An array, a dict of arrays, a generator and a model have the same bits at the end."""

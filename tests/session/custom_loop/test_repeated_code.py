@@ -150,6 +150,7 @@ def terminate():
 with_hook = pytest.mark.parametrize("hooks", [(), (SavesBetween(),)], ids=["", "between"])
 
 
+@pytest.mark.sampled(2)
 @with_hook
 @pytest.mark.parametrize("every", [1, 2])
 def test_a_program_that_was_killed_anywhere_ends_as_if_it_was_not(
@@ -167,6 +168,7 @@ def test_a_program_that_was_killed_anywhere_ends_as_if_it_was_not(
         assert train(saved, Places(), hooks, every)[2] == straight, at
 
 
+@pytest.mark.sampled(2)
 @with_hook
 @pytest.mark.parametrize("watches", [False, True])
 def test_a_program_that_got_a_signal_anywhere_ends_as_if_it_did_not(
@@ -207,6 +209,7 @@ def inputs(request, tmp_path_factory, monkeypatch):
     return of_library
 
 
+@pytest.mark.sampled(4)
 @with_hook
 @pytest.mark.parametrize("way", ["cut", "signal"])
 def test_a_loader_continues_where_it_was(

@@ -148,6 +148,7 @@ def test_a_loop_without_passes_goes_on_with_the_generators_of_its_last_step(
 SOURCES = [shuffle_python, shuffle_numpy, shuffle_tracked]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("loop", [quietly, noisily])
 @pytest.mark.parametrize("when", cases([lazily], [at_the_first, when_opened, lazily]))
 @pytest.mark.parametrize("shuffle", SOURCES)
@@ -166,6 +167,7 @@ def test_a_loop_resumes_in_any_step_of_any_pass(
         assert loop(saved, values, 2) == (cut, straight[cut:])
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("shuffle", SOURCES)
 def test_a_loop_may_be_cut_short_again_and_again(
     saved, shuffle, tmp_path_factory, monkeypatch
@@ -201,6 +203,7 @@ class Signalled:
         return values()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("when", [at_the_first, when_opened, lazily])
 @pytest.mark.parametrize("shuffle", SOURCES)
 def test_a_value_that_is_pulled_while_a_signal_comes_has_its_step(

@@ -29,12 +29,14 @@ def some(*places: int) -> list[tuple[str, str]]:
     return cases([each for n, each in enumerate(every) if n % turn in places], every)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(("name", "kind"), some(0))
 def test_a_training_that_is_cut_short_is_the_training_by_hand(name, kind, zoo):
     """Wherever it is cut short, and however: weights, generators, and printed lines."""
     zoo.check_cut_short(name, kind, STEPS if FULL else STEPS[KINDS.index(kind) :: 4])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("name", "kind"), sample(some(4), 4))
 def test_a_training_may_be_cut_short_again_and_again(name, kind, zoo, tmp_path: Path):
     """Every three steps."""
@@ -43,6 +45,7 @@ def test_a_training_may_be_cut_short_again_and_again(name, kind, zoo, tmp_path: 
     assert (result, said) == (expected.result, expected.said)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", list(TRAININGS)[:: cases(3, 1)])
 def test_a_finished_training_does_nothing_until_it_gets_more_epochs(
     name, zoo, tmp_path: Path
