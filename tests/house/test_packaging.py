@@ -5,6 +5,7 @@ from __future__ import annotations
 import configparser
 import functools
 import re
+import runpy
 import shlex
 import subprocess
 import sys
@@ -138,6 +139,21 @@ def test_the_classifiers_name_the_versions_of_python_that_are_tested():
             re.findall(r"^Programming Language :: Python :: (3\.\d+)$", text, re.M)
             == PYTHONS
         )
+
+
+def test_the_matrix_has_the_lowest_version_of_each_library():
+    """A row asks for the lowest versions that the metadata of distributions allow."""
+    promised: dict[str, set[str]] = {}
+    for place in (ROOT, *EVERY):
+        for line in read(place / "setup.cfg")["options"]["install_requires"].split():
+            name, _, lowest = re.split("(>=)", line.partition(",")[0])
+            if not name.startswith("hookbus"):
+                promised.setdefault(name, set()).add(lowest)
+    rows = runpy.run_path(str(ROOT / ".ci/matrix.py"))["ROWS"]
+    tried = dict(pin.split("==") for row in rows for pin in row.oldest)
+    assert tried.keys() == promised.keys()
+    for name, lowest in promised.items():
+        assert all(f"{tried[name]}.".startswith(f"{one}.") for one in lowest), name
 
 
 def test_the_readme_names_the_versions_of_python_that_are_tested():
