@@ -86,7 +86,7 @@ ROWS = (
             "rich==13.0.0",
             "safetensors==0.4.1",
             "starlette==0.37.0",
-            "tensorboard==2.17.0",
+            "tensorboard==2.18.0",
             "uvicorn==0.29.0",
         ),
         (

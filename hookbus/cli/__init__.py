@@ -36,6 +36,7 @@ _ELSEWHERE = {
     "train": "hookbus-estimator",
     "evaluate": "hookbus-estimator",
     "predict": "hookbus-estimator",
+    "view": "hookbus-live",
 }
 """The subcommands of other distributions of this project, each with its distribution."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import configparser
 import importlib
 import os
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import hookbus
+from tests.support.distributions import COMMANDS
 
 ROOT = Path(hookbus.__file__).parents[1]
 BLOCKED = """if True:
@@ -90,14 +92,29 @@ ALONE = """if True:
     sys.exit(main([sys.argv[2], "model.py:estimator"]))"""
 
 
+def entry_points_of(folder: Path) -> configparser.SectionProxy:
+    """Return the entry points of a distribution, a text for each group."""
+    settings = configparser.ConfigParser()
+    settings.read(folder / "setup.cfg", "utf-8")
+    return settings["options.entry_points"]
+
+
+OWNERS = {
+    line.split()[0]: folder.name
+    for folder in COMMANDS
+    for line in entry_points_of(folder)["hookbus.command"].split("\n")
+    if line
+}
+"""The commands of the project's other distributions, each with its distribution."""
+
+
 @pytest.mark.sampled(2)
-@pytest.mark.parametrize("command", ["train", "evaluate", "predict", "certify", "replay"])
-def test_a_command_tells_what_to_install(command):
+@pytest.mark.parametrize(("command", "owner"), OWNERS.items())
+def test_a_command_tells_what_to_install(command, owner):
     """Exit code 4, as for one that does not exist."""
     done = subprocess.run(
         [sys.executable, "-c", ALONE, str(ROOT), command], capture_output=True, text=True
     )
-    owner = f"hookbus-{'certify' if command in ('certify', 'replay') else 'estimator'}"
     told = f"hookbus {command} is part of {owner}, which is not installed"
     assert done.stderr == f"ERROR: {told}: pip install {owner}\n"
     assert done.returncode == 4
