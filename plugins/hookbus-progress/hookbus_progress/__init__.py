@@ -152,9 +152,10 @@ class ProgressHook(SessionRunHook):
         self._stop()
 
     def on_exception(self, outcome: hookbus.Outcome) -> None:
-        """Show how the session ended, and take the bar down."""
+        """Show how the session ended and at which step, and take the bar down."""
         if self._bar is not None:
             self._bar.update(self._task, description=outcome.kind)
+            self._draw(self._bar, outcome.step, self._total)
         self._stop()
 
     def _stop(self) -> None:

@@ -205,12 +205,13 @@ def test_stdout_is_left_alone(show):
 
 
 def test_a_failure_takes_the_bar_down(show):
-    """The traceback comes whole, after the bar, and the cursor is visible again."""
+    """It shows the last step. The traceback comes whole, and the cursor is visible again."""
     shown = show(script(end="raise RuntimeError('on purpose')"), wait_for="1/?")
     assert shown.code == hookbus.ExitCode.FAILED
     screen = shown.screen
     assert screen[-1] == "RuntimeError: on purpose"
     (bar,) = [line for line in screen if line.startswith("failed ━")]
+    assert "20/?" in bar
     assert screen.index(bar) < screen.index("Traceback (most recent call last):")
     assert shown.text.rindex("\x1b[?25h") > shown.text.rindex("\x1b[?25l")
 
