@@ -205,7 +205,7 @@ def test_stdout_is_left_alone(show):
 
 
 def test_a_failure_takes_the_bar_down(show):
-    """It shows the last step. The traceback comes whole, and the cursor is visible again."""
+    """It shows the last step. The traceback is whole, and the cursor is visible again."""
     shown = show(script(end="raise RuntimeError('on purpose')"), wait_for="1/?")
     assert shown.code == hookbus.ExitCode.FAILED
     screen = shown.screen
