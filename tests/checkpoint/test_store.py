@@ -271,6 +271,14 @@ def test_clearing_leaves_a_replacement_of_a_later_version_alone(store):
     assert sorted(p.name for p in store.directory.iterdir()) == ["ckpt-3", "ckpt-3.old"]
 
 
+def test_what_could_not_be_removed_is_in_nobodys_way(store):
+    """A replaced checkpoint that the system kept goes with the next replacement."""
+    replacing(store)
+    put(store, 3, "newest")
+    left = {p.name: (p / "file").read_text() for p in store.directory.iterdir()}
+    assert left == {"ckpt-3": "newest"}
+
+
 def test_clearing_removes_what_crashes_left(store):
     """Temporary folders of any process go; checkpoints and other files stay."""
     put(store, 1)
