@@ -18,6 +18,7 @@ def test_a_callback_trains_like_the_loop_by_hand(row, site, tmp_path):
     row.check_trains_like_by_hand(site, tmp_path)
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("number", cases([signal.SIGTERM], SIGNALS))
 @pytest.mark.parametrize("first", cases([10], range(1, 11)))
 @pytest.mark.parametrize(("row", "site"), trainings_of(TORCH, resumed=True))

@@ -135,6 +135,7 @@ def test_accumulated_gradients_are_clipped_once_for_an_update(tmp_path):
     assert equal(found, by_hand("norm", accumulate=4))
 
 
+@pytest.mark.long
 def test_under_ddp_each_rank_clips_the_mean_gradient(tmp_path):
     """Two processes, as with clip_grad_norm_ behind backward()."""
     found = []

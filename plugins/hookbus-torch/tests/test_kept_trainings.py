@@ -22,6 +22,7 @@ def test_a_plugin_trains_like_the_loop_by_hand(row, site, tmp_path):
     assert (cuts > 0) == row.is_cut
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("first", cases([10], range(1, 11)))
 @pytest.mark.parametrize(("row", "site", "number"), cuts_of(TORCH))
 def test_cut_at_every_tenth_batch_it_ends_the_same(row, site, number, first, tmp_path):

@@ -45,6 +45,7 @@ class ForgetfulHook(SessionRunHook):
 """
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("hook", HOOKS)
 def test_a_hook_for_pytorch_passes_the_suite(hook):
     """It acts on what the model has, in each session, and resumes from a checkpoint."""

@@ -87,6 +87,7 @@ def test_what_one_rank_asks_for_all_do(trouble, kind, step, saved, ranks, _, tmp
         assert outcome["kind"] == "preempted"
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("trouble", "error"), cases(FAILED[:2], FAILED))
 @pytest.mark.parametrize("ranks", SIZES)
 @pytest.mark.parametrize("_", REPEATED)
@@ -128,6 +129,7 @@ def test_killed_and_started_again_every_rank_has_the_same_bits(
     assert f"restored path={os.path.relpath(before.path, tmp_path)}" in again.output, again
 
 
+@pytest.mark.long
 def test_each_rank_has_its_own_pending_gradients_again(tmp_path):
     """Ranks that add gradients up apart go on after an error as without it."""
     adds_up = ("--accumulate", "4", "--steps", "9")
@@ -149,6 +151,7 @@ def whole(tmp_path_factory) -> Callable[[int], RanksRun]:
     return done
 
 
+@pytest.mark.long
 def test_another_number_of_ranks_says_what_it_does_not_carry_over(tmp_path):
     """The model goes on; a rank that is new draws numbers of its own."""
     trained(2, tmp_path, "--steps", "5")
@@ -161,6 +164,7 @@ def test_another_number_of_ranks_says_what_it_does_not_carry_over(tmp_path):
     assert "saved_by=1 now=2" in done.output
 
 
+@pytest.mark.long
 def test_a_sampler_goes_on_where_its_pass_was(tmp_path):
     """Each pass has another order, and a resumed one has the batches that are left."""
     whole = trained(2, tmp_path / "whole", "--sampler").of_each("batches")

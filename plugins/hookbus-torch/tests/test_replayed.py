@@ -104,6 +104,7 @@ def test_the_value_that_broke_a_training_is_named():
     )
 
 
+@pytest.mark.long
 def test_several_processes_replay_their_training_together():
     """From a run that was stopped and resumed, in a directory that they share."""
     Path("ddp.py").write_text(RANKS)
@@ -121,6 +122,7 @@ SOME = [("mnist", "stop"), ("two_loaders", "sigkill")]
 EVERY = [(name, kind) for name in TRAININGS for kind in ("stop", "sigkill", "sigterm")]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("name", "kind"), cases(SOME, EVERY))
 def test_a_replay_of_a_training_is_exact(name, kind):
     """However it was cut short."""

@@ -49,6 +49,7 @@ def copy(saved, tmp_path) -> Path:
     return tmp_path
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("who", cases(["all ranks"], ["all ranks", "one rank"]))
 @pytest.mark.parametrize("number", range(cases(1, 10)))
 @pytest.mark.parametrize(
@@ -64,6 +65,7 @@ def test_killed_and_resumed_each_rank_has_the_same_bits(how, who, number, whole,
     assert "restored path=checkpoints/ckpt-" in again.output
 
 
+@pytest.mark.long
 def test_killed_among_batches_that_add_up_each_rank_has_the_same_bits(tmp_path):
     """Its part of the gradients that were pending is there again."""
     adds_up = ("--accumulate", "4")
@@ -105,6 +107,7 @@ def test_parts_that_are_missing_are_an_error(saved):
         joined("x", [{KEY: {"ranks": 2}}])
 
 
+@pytest.mark.long
 def test_a_failed_training_leaves_no_checkpoint_of_one_part(tmp_path):
     """The ranks cannot save together after an error, and the part of rank 0 is no model."""
     done = trained(2, tmp_path, "--fails-at", "4")
@@ -173,6 +176,7 @@ REFUSED = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("ranks", "arguments", "error"), cases([REFUSED[0], REFUSED[3]], REFUSED)
 )
@@ -218,6 +222,7 @@ class Planted:
         return Path.touch, (self.mark,)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "reason"),
     cases(

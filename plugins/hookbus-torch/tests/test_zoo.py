@@ -26,6 +26,7 @@ def steps_of(name: str, kind: str) -> list[int]:
     return some[:0] if name in WITH_WORKERS and kind != "sigkill" else some
 
 
+@pytest.mark.sampled(32)
 @pytest.mark.timeout(1800)  # of the full run: each start imports PyTorch
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", TRAININGS)
