@@ -114,7 +114,22 @@ ROWS = (
         ),
         plugins=("torch",),
     ),
-    Row("jax", ("jax==0.6.0",), tests_of("jax"), plugins=("jax",)),
+    Row(
+        "jax",
+        ("jax==0.6.0",),
+        tests_of(
+            "jax",
+            "test_averages",
+            "test_backend",
+            "test_behaviour",
+            "test_custom_loop",
+            "test_estimator",
+            "test_graph",
+            "test_trees",
+            "test_values",
+        ),
+        plugins=("jax",),
+    ),
     Row(
         "tensorflow",
         ("tensorflow-cpu==2.16.1",),

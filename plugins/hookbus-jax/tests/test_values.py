@@ -6,6 +6,7 @@ import tempfile
 from pathlib import Path
 
 import jax
+import jax.experimental
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
@@ -23,6 +24,8 @@ NAMES = """
     float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz float8_e8m0fnu
 """
 DTYPES = [name for name in NAMES.split() if hasattr(jnp, name)]
+# JAX has it in another place until 0.7.
+enable_x64 = getattr(jax, "enable_x64", None) or jax.experimental.enable_x64
 SOME = ["bool", "int4", "int32", "float32", "bfloat16", "float8_e4m3fn"]
 
 
@@ -55,7 +58,7 @@ def test_special_numbers_come_back_bit_for_bit(tmp_path):
 
 def test_wide_numbers_come_back_where_jax_has_them(tmp_path):
     """Without x64 they would come back as others, so that is refused."""
-    with jax.enable_x64(True):
+    with enable_x64(True):
         array = jnp.array([1 / 3, 2.0])
         assert array.dtype == np.float64
         assert bits(through_a_checkpoint(array, tmp_path)) == bits(array)
@@ -112,7 +115,7 @@ def test_an_array_that_jax_never_packs_is_refused(dtype, shape, size, told):
 
 def test_the_size_of_each_dtype_is_known():
     for name in ("bool", "int4", "uint64", "bfloat16", "float8_e4m3fn", "complex64"):
-        with jax.enable_x64(True):
+        with enable_x64(True):
             packed = JaxLibrary().pack(jnp.zeros((2, 3), name))
         assert packed.nbytes == 6 * JaxLibrary().itemsize(packed.dtype)
     for impl in ("threefry2x32", "rbg", "unsafe_rbg"):
