@@ -211,7 +211,9 @@ def test_a_state_with_the_address_of_an_object_is_not_kept(make):
 def test_a_state_that_set_state_does_not_take_is_an_error():
     """The error of the method is in the message."""
     source = Input("a", lambda: Places(bytes))
-    with pytest.raises(CheckpointError, match=r"'a' does not take the state .*TypeError"):
+    # A slice cannot be a key of a dictionary until Python 3.12.
+    told = r"'a' does not take the state .*(TypeError|KeyError)"
+    with pytest.raises(CheckpointError, match=told):
         source.load_state_dict({"pulled": 1, "iterator": {"place": 1}})
 
 

@@ -73,6 +73,6 @@ def test_public_functions_describe_their_arguments() -> None:
     for name in dir(hookbus):
         thing = getattr(hookbus, name)
         if not name.startswith("_") and inspect.isfunction(thing):
-            parameters, text = inspect.signature(thing).parameters, thing.__doc__ or ""
-            described = {*re.findall(r"^        \*?(\w+): ", text, re.MULTILINE)}
+            parameters, text = inspect.signature(thing).parameters, inspect.getdoc(thing)
+            described = {*re.findall(r"^    \*?(\w+): ", text or "", re.MULTILINE)}
             assert len(parameters) == 1 or parameters.keys() <= described, name

@@ -76,6 +76,7 @@ OTHERS = {
     "--open": "hookbus view",
     "--port": "hookbus view",
     "--logdir": "tensorboard",
+    "--write": "tox -e matrix",
     "--nproc-per-node": "torchrun",
     "--loss-limit": "the hook that a how-to has its reader write",
     "--best-loss": BEST_LOSS,
