@@ -53,12 +53,13 @@ class Row:
 
     def requirements(self, age: str) -> list[str]:
         """Return what pip is asked for beyond the plugins of ``requirements.txt``."""
-        each = [*(self.oldest if age == "oldest" else self.libraries)]
-        for line in (ROOT / "tests/requirements.txt").read_text("utf-8").split():
-            if age != "oldest" or line.partition(">=")[0] not in self.clashes:
-                each.append(line)
+        each = self.oldest if age == "oldest" else self.libraries
+        clashes = self.clashes if age == "oldest" else ()
+        tested = (ROOT / "tests/requirements.txt").read_text("utf-8").split()
+        others = (one for one in tested if one.partition(">=")[0] not in clashes)
         editable = (f"./plugins/hookbus-{name}" for name in self.plugins)
-        return [*each, *self.beside, *(w for path in editable for w in ("-e", path))]
+        flags = (word for path in editable for word in ("-e", path))
+        return [*each, *self.beside, *others, *flags]
 
     @property
     def libraries(self) -> tuple[str, ...]:
