@@ -138,7 +138,7 @@ ROWS = (
     ),
     Row(
         "tensorflow",
-        ("tensorflow-cpu==2.16.1",),
+        ("tensorflow-cpu==2.18.0",),
         tests_of("tensorflow"),
         plugins=("tensorflow",),
         clashes=("ml_dtypes",),
