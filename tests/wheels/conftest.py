@@ -64,7 +64,7 @@ class Environment:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run each test that takes ``plugin`` for some plugins; in the full run, for every one."""
+    """Run each test that takes ``plugin`` for some plugins, in the full run for all."""
     if "plugin" in metafunc.fixturenames:
         metafunc.parametrize("plugin", sample(PLUGINS, 9), scope="session")
 
