@@ -75,7 +75,7 @@ CASES = [
 ]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("command", "way", "moment"), sample(CASES, 6))
 def test_a_training_whose_stderr_is_lost_ends_well(command, way, moment):
     """All its steps are done and saved, and it exits with 0."""
@@ -99,7 +99,7 @@ def test_a_training_that_never_had_a_stderr_ends_well(command):
     assert Path("run/ckpt-5").is_dir()
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("way", sample(["removed", "closed"], 1))
 @pytest.mark.parametrize(
     ("end", "code"),

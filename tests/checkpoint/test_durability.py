@@ -283,6 +283,7 @@ for directory in sys.argv[1:]:
 """
 
 
+@pytest.mark.long
 @MOMENTS
 def test_a_kill_at_any_moment_of_a_second_save_leaves_one_of_both(
     stride, tmp_path, python, killed_at_each
@@ -354,7 +355,7 @@ with opened(sys.argv[1]) as session:
 )
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.long
 @pytest.mark.parametrize("limit", [1_000, 100_000], ids=["the tree", "the arrays"])
 @pytest.mark.parametrize("background", cases([True], [False, True]))
 def test_a_full_disk_is_a_checkpoint_error(background, limit, tmp_path, python, names):

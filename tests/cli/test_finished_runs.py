@@ -184,7 +184,7 @@ def test_the_page_lists_each_way_to_finish() -> None:
     assert list(table()) == list(RUNS)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("row", "kind"), CASES, ids=[f"{r}, {k}" for r, k in CASES])
 def test_more_starts_of_a_finished_run_do_what_the_page_states(
     row: str, kind: str, hookbus: Callable[..., Any]

@@ -74,7 +74,7 @@ PLAIN = {
 SOME = ["run", "run, exiting", "train", "why", "script, failing", "script, exiting"]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("way", cases([*SOME, "code"], [*FLAGS, *PLAIN]))
 def test_a_fork_prints_and_returns_what_a_new_process_does(
     way, tmp_path, site, script, estimator, watcher, monkeypatch

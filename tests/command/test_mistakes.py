@@ -11,7 +11,7 @@ from tests.command.row import lacking, parameters
 from tests.command.rows.mistakes import BLOCKING, NAMING, ORDERING, ROWS
 
 
-@pytest.mark.sampled(30)
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("row", parameters(ROWS))
 def test_a_mistake_is_told_before_the_first_step(row, process, write, script):
     """The error names plugin, fault and way out; a harmless one lets the run go on."""

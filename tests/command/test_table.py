@@ -78,7 +78,7 @@ def start(process, sites, write, script) -> Callable[..., Any]:
 SOME = [row for n, row in enumerate(ROWS) if row.situation or row.complaint or n % 3 == 0]
 
 
-@pytest.mark.sampled(80)
+@pytest.mark.sampled(50)
 @pytest.mark.parametrize("row", parameters(cases(SOME, ROWS)))
 def test_what_is_said_about_plugins_decides(row, start):
     """The plugins that are on and off with the reasons, the message and the exit code."""

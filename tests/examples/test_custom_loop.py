@@ -153,7 +153,7 @@ def spoil(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.long
 @pytest.mark.parametrize("script", [OWN, GRAPH], ids=["own", "graph"])
 @pytest.mark.usefixtures("spoil")
 def test_it_is_guarded_against_nan(script):
@@ -247,7 +247,7 @@ def goes_on_as(undisturbed, epochs):
 SIGNALS = [(signal.SIGTERM, 75, "preempted"), (signal.SIGINT, 2, "interrupted")]
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.long
 @pytest.mark.parametrize(("number", "code", "kind"), SIGNALS, ids=["SIGTERM", "SIGINT"])
 @pytest.mark.parametrize(
     "epochs", [2, pytest.param(16, marks=pytest.mark.slow)], ids="{} epochs".format

@@ -103,6 +103,7 @@ def test_the_version_is_that_of_the_distribution() -> None:
     assert fresh(code) == f"{version('hookbus')} True\n"
 
 
+@pytest.mark.long
 def test_a_type_checker_knows_every_public_name(tmp_path: Path) -> None:
     """mypy finds each name of __all__ in hookbus, with a type; another name is an error."""
     lines = ["import hookbus", *(f"reveal_type(hookbus.{n})" for n in hookbus.__all__)]

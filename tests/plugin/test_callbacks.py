@@ -19,6 +19,7 @@ from tests.support.trainings import SIGNALS
 OFF = Config(autoload=False, header=False)
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize(("row", "site"), trainings_of(NUMPY))
 def test_a_callback_trains_like_the_loop_by_hand(row, site, tmp_path):
     """Bit for bit: weights, and what the hook computes or writes."""

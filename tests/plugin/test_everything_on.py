@@ -288,7 +288,7 @@ def both(request, digits, tmp_path_factory) -> Iterator[Both]:
         yield Both(bare, full, hooks, calls, log.getvalue(), folder)
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.long
 def test_all_built_in_hooks_are_on(both):
     """Of those in the repository, only those are left out that train in their own way."""
     built_in = {path.name for path in (ROOT / "plugins").glob("hookbus-*")}

@@ -11,6 +11,7 @@ from tests.support.profiles import cases
 from tests.support.trainings import BATCHES, NUMPY
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize(("row", "site"), trainings_of(NUMPY))
 def test_a_plugin_trains_like_the_loop_by_hand(row, site, tmp_path):
     """Bit for bit: weights, momentum, and what the plugin computes of them."""
@@ -19,7 +20,7 @@ def test_a_plugin_trains_like_the_loop_by_hand(row, site, tmp_path):
     assert (cuts > 0) == row.is_cut
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("first", cases([10], range(1, 11)))
 @pytest.mark.parametrize(("row", "site", "number"), cuts_of(NUMPY)[:: cases(3, 1)])
 def test_cut_at_every_tenth_batch_it_ends_the_same(row, site, number, first, tmp_path):

@@ -57,6 +57,7 @@ def child(directory: Path) -> tuple[int, int]:
         os._exit(code)
 
 
+@pytest.mark.long
 def test_killed_at_random_moments_it_ends_with_the_same_bits(tmp_path):
     """It repeats at most the interval of the checkpoint under way, and leaves nothing."""
     null = os.open(os.devnull, os.O_WRONLY)

@@ -34,7 +34,7 @@ def loop(tmp_path):
     return loop
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("background", [False, True], ids=["at once", "in the background"])
 @pytest.mark.parametrize("layout", ["dense", "strided"])
 def test_a_save_needs_little_memory_beyond_the_state(layout, background, loop, tmp_path):

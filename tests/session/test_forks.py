@@ -174,6 +174,7 @@ def test_worker_processes_end_and_change_nothing(do):
     assert session.outcome.step == 2
 
 
+@pytest.mark.long
 def test_a_child_that_is_terminated_as_soon_as_it_is_forked_ends():
     """No moment after the fork loses a signal, for which the parent would wait."""
     with handlers(signal.SIG_DFL), opened() as session:

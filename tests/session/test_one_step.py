@@ -138,6 +138,7 @@ WAYS = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("part", PARTS)
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way[0].replace(" ", "-"))
 def test_hooks_see_the_same_in_each_form(way, part, record_property):

@@ -108,6 +108,7 @@ def trace_of(hooks: list[Any], steps: list[str], short: bool, place: Any) -> lis
     return [*log, session.outcome.kind, session.outcome.who, session.outcome.step]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("part", range(cases(1, 16)))
 @settings(max_examples=cases(50, 500), deadline=None)
 @given(hooks=HOOKS, steps=STEPS)

@@ -537,7 +537,7 @@ def test_the_table_has_every_event_and_every_request():
     assert {request for _, _, request, _ in TABLE} == set(REQUESTS)
 
 
-@pytest.mark.sampled(176)
+@pytest.mark.sampled(132)
 @pytest.mark.parametrize(
     ("event", "when", "request_", "cell"),
     TABLE,

@@ -793,6 +793,7 @@ def test_whatever_happens_the_training_is_that_of_a_plain_loop(run, plan):
                 return
 
 
+@pytest.mark.long
 @given(plan=PLANS, ends=st.lists(st.integers(1, len(VALUES) - 1), max_size=3, unique=True))
 @settings(max_examples=cases(7, 1000))
 def test_in_several_passes_it_goes_back_in_the_open_one(plan, ends):

@@ -137,6 +137,7 @@ def test_a_second_ctrl_c_at_any_line_of_closing_breaks_off_nothing(fails, before
         assert all(len(hook.told) == 2 for hook in tried.hooks), tried.lines.where
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("resumes", cases([True], [True, False]))
 def test_a_second_ctrl_c_at_any_line_of_opening_leaves_nothing_open(resumes, before, capfd):
     """The session is either ready, and ends by the signal, or ends before it is ready."""

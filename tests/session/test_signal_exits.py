@@ -306,6 +306,7 @@ def test_plain_python_exits_by_the_signal(number, code):
     assert ("Traceback" in error) is (number == signal.SIGINT)
 
 
+@pytest.mark.long
 def test_a_terminal_that_hangs_up_ends_the_session_in_good_order():
     """The session saves, although nothing can be written to the terminal any more."""
     pid, terminal = pty.fork()

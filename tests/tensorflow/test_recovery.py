@@ -314,7 +314,7 @@ def test_the_places_are_all_that_there_are(saves, tmp_path):
     assert len(final.states["history"]) == STEPS
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("choose", [sample, pytest.param(every, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("saves", "place"),

@@ -197,7 +197,7 @@ ENDS = {
 }
 
 
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     ("group", "end"),
     [
@@ -269,7 +269,7 @@ def test_after_a_kill_the_schedules_go_on(group, moments, folders):
         assert group.seen(surviving) == group.resumed(start), number
 
 
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @EACH
 def test_after_a_signal_the_schedules_go_on(group, number):

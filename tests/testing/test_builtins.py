@@ -62,7 +62,7 @@ def test_every_hook_is_tested():
     assert CLASSES.keys() == SETTINGS.keys() | ELSEWHERE
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.long
 @pytest.mark.parametrize(
     "name", cases(["checkpoint-saver", "logging-tensor"], list(SETTINGS))
 )

@@ -107,7 +107,7 @@ def killed_every_tenth_step(train: Any, hooks: Any, evaluates: bool) -> None:
         assert code == (0 if until == STEPS else -signal.SIGKILL)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @needs_kills
 @pytest.mark.parametrize("evaluates", [False, True], ids=["fetched", "evaluated"])
 @pytest.mark.parametrize("train", [in_graph, in_loop])

@@ -104,7 +104,7 @@ def one():
 WHOLE = "{'e': 'all.e'}"
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("value", "predictions", "expected"),
     [
@@ -127,6 +127,7 @@ def test_any_value_becomes_json(value, predictions, expected, trained, estimator
     assert (done.returncode, lines(done.stdout)) == (0, [expected]), done.stderr
 
 
+@pytest.mark.long
 def test_a_value_that_json_cannot_have_is_named(trained, estimator, hookbus):
     """By its type, with what to do about it: exit code 4, and no file."""
     estimator(VALUES % ("[Word()]", WHOLE))
@@ -137,7 +138,7 @@ def test_a_value_that_json_cannot_have_is_named(trained, estimator, hookbus):
     assert not list(OUTPUT.parent.iterdir())
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("flags", "code", "part"),
     [
@@ -169,6 +170,7 @@ def test_a_mistake_is_told_without_a_traceback(flags, code, part, trained, hookb
     assert not list(OUTPUT.parent.iterdir())
 
 
+@pytest.mark.long
 def test_a_failure_leaves_the_file_as_it_was(trained, estimator, hookbus):
     """Predictions are whole or not there, and nothing is left beside."""
     estimator("def breaking():\n    yield from numbers()\n    raise OSError('gone')\n")

@@ -518,7 +518,7 @@ def test_a_stop_by_evaluations_comes_at_the_step_at_which_it_would_have_come(at,
     assert ended == (6, sum(range(1, 7)))
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.long
 @pytest.mark.parametrize("throttle_secs", [0, 600])
 @pytest.mark.parametrize("when", ["evaluated", "exported"])
 def test_the_last_evaluation_is_made_up_for(when, throttle_secs):

@@ -160,7 +160,7 @@ MISTAKES = [
 ]
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(("arguments", "parts"), [(m[0], m[1:]) for m in MISTAKES])
 def test_a_mistake_is_told_in_one_line(arguments, parts, estimator, hookbus, watcher):
     """Exit code 4, one message without a traceback, and nothing is trained."""

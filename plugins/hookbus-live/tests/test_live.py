@@ -106,7 +106,7 @@ def test_a_schedule_takes_a_variable_to_its_value(shape):
         assert page.details()["schedules"] == {}
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("asked", "why"),
     [

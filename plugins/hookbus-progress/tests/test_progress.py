@@ -196,6 +196,7 @@ def test_printed_lines_are_not_torn(show):
     assert len(bars(screen)) == 1
 
 
+@pytest.mark.long
 def test_stdout_is_left_alone(show):
     """The bar is drawn on stderr: a stdout that goes elsewhere has only what is printed."""
     source = script(end="print('result: 42'); break")
@@ -385,7 +386,7 @@ def test_time_left_is_never_negative(lines, clock):
     assert progress_lines(lines)[-1]["secs_left"] == 0
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.long
 @pytest.mark.parametrize("end", ["sys.stderr.close(); break", "sys.stderr = None; break"])
 def test_a_bar_whose_terminal_is_closed_ends_no_training(show, end):
     """The script closes the stream below the bar; the session ends well anyway."""

@@ -209,7 +209,7 @@ def inputs(request, tmp_path_factory, monkeypatch):
     return of_library
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @with_hook
 @pytest.mark.parametrize("way", ["cut", "signal"])
 def test_a_loader_continues_where_it_was(
