@@ -26,6 +26,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 import hookbus
 from hookbus import MonitoredTrainingSession, UsageError
 from hookbus.testing import run_steps
+from tests.support.profiles import cases
 
 MEMORY = InMemorySpanExporter()
 COLLECTOR = Path(__file__).with_name("collector.py")
@@ -384,6 +385,37 @@ def test_a_killed_run_goes_on_in_its_trace():
     assert set(range(session["attributes"]["hookbus.first_step"] + 1, 61)) <= set(steps)
     before = [s for s in found if s["span"] == "step" and s["parent"] != session["id"]]
     assert before
+
+
+def test_killed_at_any_moment_each_step_has_its_span():
+    """All are in one trace, each span once; the values at the end are those without."""
+    flags = ["--checkpoint-saver-save-steps", "5", "--opentelemetry-every-n-steps", "1"]
+    whole, draw, kills = trained(directory="whole"), random.Random(5), 0
+    with collecting() as (_, url):
+        for _ in range(cases(2, 10)):
+            words = command("--opentelemetry", url, *flags, pause=0.02)
+            process = subprocess.Popen(
+                words,
+                stderr=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                env={**os.environ, "OTEL_BSP_SCHEDULE_DELAY": "20"},
+            )
+            time.sleep(draw.uniform(0.3, 0.9))
+            kills += process.poll() is None
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+        done = trained("--opentelemetry", url, *flags)
+
+    assert (done.returncode, kills > 0) == (0, True), done.stderr
+    found = collected("span")
+    assert len({span["id"] for span in found}) == len(found)
+    assert len({span["trace"] for span in found}) == 1
+    # The spans of the last steps before a kill may be lost with the process.
+    last = max(found, key=lambda span: span["attributes"].get("hookbus.first_step", -1))
+    first = last["attributes"]["hookbus.first_step"]
+    steps = {s["attributes"]["hookbus.global_step"] for s in found if s["span"] == "step"}
+    assert set(range(first + 1, 61)) <= steps
+    assert done.stdout == whole.stdout
 
 
 @pytest.mark.parametrize("answer", ["dead", "503", "400", "slow"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import re
 import signal
 import socket
@@ -25,6 +26,7 @@ from prometheus_client.parser import text_string_to_metric_families
 import hookbus
 from hookbus import MonitoredSession, MonitoredTrainingSession, UsageError
 from hookbus.testing import run_steps
+from tests.support.profiles import cases
 from tests.support.thread_library import ranked, thread_library
 
 SCRIPT = """
@@ -45,6 +47,26 @@ with MonitoredTrainingSession(checkpoint_dir="runs") as session:
         if Path("enough").exists():
             break
 """
+
+
+ENDS = """
+import sys, time
+from hookbus import MonitoredTrainingSession
+
+with MonitoredTrainingSession(
+    checkpoint_dir=sys.argv[1], save_checkpoint_steps=5
+) as session:
+    state = session.track(state={"w": 1.0})
+    for number in session.iterate(range(300)):
+        with session.step() as step:
+            state["w"] *= 0.99
+            step.report(loss=state["w"])
+        if number % 50 == 49:
+            with session.evaluation("val") as evaluation:
+                evaluation.report(accuracy=1 - state["w"])
+        time.sleep(0.01)
+"""
+"""A run that comes to an end."""
 
 
 def scraped(url: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
@@ -151,6 +173,47 @@ def test_a_killed_run_goes_on_under_its_id():
     assert was == now
     done, step = second["hookbus_steps_total", ()], second["hookbus_global_step", ()]
     assert 0 < done < step
+
+
+def started(directory: str, log: Path) -> subprocess.Popen[bytes]:
+    """Start a run whose end waits for a scrape."""
+    Path("ends.py").write_text(ENDS, "utf-8")
+    flags = ["--prometheus", "0", "--prometheus-every-n-steps", "1"]
+    flags += ["--prometheus-wait-secs", "60", "-p", "no:step-counter"]
+    command = [sys.executable, "-m", "hookbus", "run", *flags, "ends.py", directory]
+    with log.open("wb") as file:
+        return subprocess.Popen(command, stdout=file, stderr=file)
+
+
+def last_scrape(process: subprocess.Popen[bytes], log: Path):
+    """Scrape a run until it has ended; return the values but those of this process."""
+    deadline = time.monotonic() + 60
+    while not (found := re.findall(r"url=(\S+)", log.read_text("utf-8"))):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    while (values := scraped(found[0]))["hookbus_running", ()]:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert process.wait(30) == 0
+    kept = "hookbus_global_step", "hookbus_metric", "hookbus_evaluation_metric"
+    ended = one(values, "hookbus_outcome_info")["kind"]
+    return {key: value for key, value in values.items() if key[0] in kept}, ended
+
+
+def test_killed_at_any_moment_the_last_scrape_is_that_of_an_uninterrupted_run(tmp_path):
+    """Its step, its values and its outcome; only counters are those of the process."""
+    log, draw, steps = tmp_path / "log.txt", random.Random(3), set()
+    expected = last_scrape(started("whole", log), log)
+    for _ in range(cases(2, 10)):
+        process = started("killed", log)
+        time.sleep(draw.uniform(0.3, 1.2))
+        assert process.poll() is None, log.read_text("utf-8")
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        found = hookbus.latest_checkpoint("killed")
+        steps.add(found and found.global_step)
+    assert len(steps) > 1  # the kills came at several places
+    assert last_scrape(started("killed", log), log) == expected
 
 
 def test_the_last_scrape_has_the_outcome():
