@@ -25,7 +25,9 @@ NAMES = """
 """
 DTYPES = [name for name in NAMES.split() if hasattr(jnp, name)]
 # JAX has it in another place until 0.7.
-enable_x64 = getattr(jax, "enable_x64", None) or jax.experimental.enable_x64
+enable_x64 = getattr(jax, "enable_x64", None)
+if enable_x64 is None:
+    enable_x64 = jax.experimental.enable_x64
 SOME = ["bool", "int4", "int32", "float32", "bfloat16", "float8_e4m3fn"]
 
 
