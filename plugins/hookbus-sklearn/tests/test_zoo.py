@@ -229,5 +229,6 @@ def test_a_training_that_is_killed_again_and_again_ends_like_the_plain_one(name,
 
 def test_the_table_has_all_estimators_that_learn_in_steps():
     """The refused ones are a tree in memory, and one that does not learn."""
-    assert ZOO.keys() >= REFUSED
+    # scikit-learn has the frozen one since 1.6.
+    assert REFUSED - ZOO.keys() <= {"FrozenEstimator"}
     assert len(ZOO.keys() - REFUSED) > 30
