@@ -107,9 +107,12 @@ class Server:
             )
         )
         run: Callable[..., Any] = server.run
-        thread = threading.Thread(
-            target=run, args=([listener],), name=f"{who} page", daemon=True
-        )
+
+        def serve() -> None:
+            with listener:  # a server that ends early leaves it open
+                run([listener])
+
+        thread = threading.Thread(target=serve, name=f"{who} page", daemon=True)
         thread.start()
         shown = {"": "127.0.0.1", "0.0.0.0": socket.gethostname()}.get(host, host)
         shown = f"[{shown}]" if ":" in shown else shown
