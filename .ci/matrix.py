@@ -28,7 +28,9 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs/reference/versions.md"
 BEGIN, END = "<!-- .ci/matrix.py writes this -->\n", "<!-- until here -->"
 HEAD = "| Row | Age | Python | Versions | Passed | Failed | Skipped | Seconds |\n"
-TORCH = ("torch==2.13.0",)  # beside trainers, whatever their own version is
+_LIBRARIES = (ROOT / "plugins/requirements-torch.txt").read_text("utf-8").split()
+TORCH = tuple(one for one in _LIBRARIES if one.startswith("torch=="))
+"""PyTorch beside a trainer, of whatever version that is."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +54,7 @@ class Row:
     clashes: tuple[str, ...] = ()
 
     def requirements(self, age: str) -> list[str]:
-        """Return what pip is asked for beyond the plugins of ``requirements.txt``."""
+        """Return all requirements but the plugins of ``requirements.txt``."""
         each = self.oldest if age == "oldest" else self.libraries
         clashes = self.clashes if age == "oldest" else ()
         tested = (ROOT / "tests/requirements.txt").read_text("utf-8").split()
@@ -197,7 +199,7 @@ ROWS = (
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """What came out of a row at one age, with one Python: a line of the table."""
+    """Counts the tests of a row at one age, with one Python: a line of the table."""
 
     row: str
     age: str
@@ -230,13 +232,14 @@ def installed(python: str, libraries: tuple[str, ...]) -> str:
 
 def run(row: Row, age: str) -> Result:
     """Make the environment of a row, and run its tests there."""
-    home = ROOT / "build/matrix" / f"{row.name}-{age}-{python_version()}"
+    about = row.name, age, python_version()
+    home = ROOT / "build/matrix" / "-".join(about)
     shutil.rmtree(home, ignore_errors=True)
     venv.create(home, with_pip=True)
     python = str(home / ("Scripts/python.exe" if os.name == "nt" else "bin/python"))
     install = [python, ".ci/install.py", "--quiet", "-r", "plugins/requirements.txt"]
     if subprocess.call([*install, *row.requirements(age)], cwd=ROOT):
-        return Result(row.name, age, python_version(), "cannot be installed")
+        return Result(*about, "cannot be installed")
     report = home / "tests.xml"
     command = [python, "-m", "pytest", "-q", "-n", "2", "--dist", "worksteal"]
     begin = time.perf_counter()
@@ -244,28 +247,25 @@ def run(row: Row, age: str) -> Result:
     seconds = round(time.perf_counter() - begin)
     versions = installed(python, row.libraries)
     if not report.exists():
-        return Result(row.name, age, python_version(), versions, failed=1)
+        return Result(*about, versions, failed=1)
     (suite,) = xml.etree.ElementTree.parse(report).iter("testsuite")
     counts = suite.attrib
     failed = int(counts["failures"]) + int(counts["errors"])
     skipped = int(counts["skipped"])
     passed = int(counts["tests"]) - failed - skipped
     shutil.rmtree(home)
-    return Result(
-        row.name, age, python_version(), versions, passed, failed, skipped, seconds
-    )
+    return Result(*about, versions, passed, failed, skipped, seconds)
 
 
-def write(results: list[Result]) -> None:
-    """Renew the lines of the table that these results are about."""
+def write(result: Result) -> None:
+    """Renew the line of the table that a result is about."""
     before, begin, rest = PAGE.read_text("utf-8").partition(BEGIN)
     table, end, after = rest.partition(END)
     lines = {}
     for line in table.splitlines(keepends=True)[2:]:
         name, age, python = (cell.strip() for cell in line.split("|")[1:4])
         lines[name, age, python.rpartition(".")[0]] = line
-    for one in results:
-        lines[one.row, one.age, one.python.rpartition(".")[0]] = str(one)
+    lines[result.row, result.age, result.python.rpartition(".")[0]] = str(result)
     places = [row.name for row in ROWS]
     keys = sorted(lines, key=lambda key: (places.index(key[0]), key[1] != "oldest", key))
     body = HEAD + re.sub("[^|\\n]+", "---", HEAD) + "".join(lines[key] for key in keys)
@@ -281,15 +281,16 @@ def main() -> int:
     names = [row.name for row in ROWS]
     for unknown in set(asked.rows) - set(names):
         parser.error(f"there is no row {unknown}; the rows are {', '.join(names)}")
-    results = []
+    has_failed = False
     for row in ROWS:
         for age in ("oldest", "newest"):
             if not asked.rows or row.name in asked.rows:
-                results.append(run(row, age))
-                print(results[-1], end="", flush=True)
+                result = run(row, age)
+                print(result, end="", flush=True)
                 if asked.write:
-                    write(results)
-    return int(any(one.failed for one in results))
+                    write(result)
+                has_failed = has_failed or result.failed > 0
+    return int(has_failed)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ import argparse
 import json
 import multiprocessing
 import time
+import timeit
 import urllib.request
 from collections.abc import Callable
 from multiprocessing.synchronize import Event
@@ -44,10 +45,8 @@ def poll(url: str, is_open: Event, answers: multiprocessing.Queue[int]) -> None:
     while True:
         is_open.wait()
         run = json.loads(asked("/api/runs"))["runs"][0]["name"]
-        query = [("run", run), ("axis", "step"), ("smooth", "0.6"), ("width", "600")]
-        size = len(
-            asked(f"/api/series?{urlencode([*query, *(('name', n) for n in NAMES)])}")
-        )
+        query = {"run": run, "axis": "step", "smooth": 0.6, "width": 600, "name": NAMES}
+        size = len(asked(f"/api/series?{urlencode(query, doseq=True)}"))
         asked(f"/api/details?{urlencode({'run': run})}")
         answers.put(size)
         time.sleep(1)
@@ -63,17 +62,9 @@ def compute() -> Callable[[], float]:
             found = np.tanh(found)
         return float(found[0])
 
-    applied(50)
-    each = min(timed(applied, 20) for _ in range(20)) / 20
+    each = min(timeit.repeat(lambda: applied(20), number=1, repeat=20)) / 20
     times = max(1, round(STEP_SECS / each))
     return lambda: applied(times)
-
-
-def timed(function: Callable[[int], float], argument: int) -> float:
-    """Return the seconds of a call."""
-    begin = time.perf_counter()
-    function(argument)
-    return time.perf_counter() - begin
 
 
 def main() -> None:

@@ -6,26 +6,26 @@ scrolls through all charts, and smooths them, and prints the longest time betwee
 
     python benchmarks/live_browser.py [--runs 50] [--series 200] [--points 100]
 
-Needs hookbus-live, selenium, and the packages chromium and chromium-driver.
+Needs hookbus-live, the packages of tests/requirements.txt, chromium and chromium-driver.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import re
-import shutil
-import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from selenium import webdriver
 
-FLAGS = ("headless=new", "no-sandbox", "disable-gpu", "disable-dev-shm-usage")
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from tests.support.browsers import browser
+from tests.support.live_pages import page_of, until
+
 WAIT_SECS = 120
 FRAMES = """
 const [kind, done] = arguments, gaps = [];
@@ -55,7 +55,7 @@ def write_runs(root: Path, runs: int, series: int, points: int) -> None:
     names = [f"group{number % 10}/value{number:03}" for number in range(series)]
     for run in range(runs):
         folder = root / f"run-{run:02}"
-        folder.mkdir()
+        folder.mkdir(parents=True)
         values = np.exp(-np.linspace(0, 3, points))[:, None]
         values = values + 0.1 * draw.random((points, series))
         with (folder / "metrics.jsonl").open("w") as file:
@@ -64,38 +64,21 @@ def write_runs(root: Path, runs: int, series: int, points: int) -> None:
                 print(json.dumps({"step": step, "time": step * 0.1, **named}), file=file)
 
 
-def awaited(driver: Any, script: str) -> float:
-    """Return the number of a script, once it has one."""
-    deadline = time.monotonic() + WAIT_SECS
-    while (found := driver.execute_script(script)) is None:
-        assert time.monotonic() < deadline, script
-        time.sleep(0.1)
-    return float(found)
-
-
-def measure(url: str) -> None:
+def measure(driver: Any, url: str) -> None:
     """Open the page, and print its times."""
-    options = webdriver.ChromeOptions()
-    options.binary_location = shutil.which("chromium") or "chromium"
-    for flag in (*FLAGS, "window-size=1280,1000"):
-        options.add_argument(f"--{flag}")
-    service = webdriver.ChromeService(executable_path=shutil.which("chromedriver"))
-    driver = webdriver.Chrome(options=options, service=service)
-    try:
-        driver.set_script_timeout(WAIT_SECS)
-        driver.get(url)
-        print(f"first paint {awaited(driver, PAINT):6.0f} ms")
-        print(f"charts in view drawn {awaited(driver, DRAWN):6.0f} ms")
-        time.sleep(3)
-        for kind in ("scroll", "smooth"):
-            gaps = driver.execute_async_script(FRAMES, kind)
-            median, late = gaps[len(gaps) // 2], sum(gap > 50 for gap in gaps)
-            print(
-                f"{kind}: longest frame {gaps[-1]:.0f} ms, median {median:.0f} ms, "
-                f"{late} of {len(gaps)} above 50 ms"
-            )
-    finally:
-        driver.quit()
+    driver.set_script_timeout(WAIT_SECS)
+    driver.get(url)
+    for what, script in (("first paint", PAINT), ("charts in view drawn", DRAWN)):
+        taken = until(partial(driver.execute_script, script), WAIT_SECS)
+        print(f"{what} {taken:6.0f} ms")
+    time.sleep(3)
+    for kind in ("scroll", "smooth"):
+        gaps = driver.execute_async_script(FRAMES, kind)
+        median, late = gaps[len(gaps) // 2], sum(gap > 50 for gap in gaps)
+        print(
+            f"{kind}: longest frame {gaps[-1]:.0f} ms, median {median:.0f} ms, "
+            f"{late} of {len(gaps)} above 50 ms"
+        )
 
 
 def main() -> None:
@@ -106,20 +89,11 @@ def main() -> None:
     parser.add_argument("--points", type=int, default=100)
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        write_runs(Path(folder), asked.runs, asked.series, asked.points)
-        command = [sys.executable, "-u", "-m", "hookbus", "view", folder]
-        server = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
-        try:
-            assert server.stdout is not None
-            for line in server.stdout:
-                if found := re.search(r"http://\S+?/#[\w-]+", line):
-                    measure(found[0])
-                    break
-        finally:
-            server.terminate()
-            server.wait()
+        runs = Path(folder, "runs")
+        write_runs(runs, asked.runs, asked.series, asked.points)
+        log = str(Path(folder, "page.log"))
+        with page_of(["view", str(runs)], log) as page, browser() as driver:
+            measure(driver, page.url)
 
 
 if __name__ == "__main__":

@@ -34,7 +34,10 @@ collect_ignore = [
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let the trainers warn: of one another, of small data, of a machine without a GPU."""
+    """Choose the cases of this run; let the trainers warn.
+
+    They warn of one another, of small data, and of a machine without a GPU.
+    """
     mark_the_rest(items)
     for item in items:
         if any(f"hookbus-{name}" in item.path.parts for name in TRAINERS):

@@ -26,6 +26,7 @@ from prometheus_client.parser import text_string_to_metric_families
 import hookbus
 from hookbus import MonitoredSession, MonitoredTrainingSession, UsageError
 from hookbus.testing import run_steps
+from tests.support.live_pages import until
 from tests.support.profiles import cases
 from tests.support.thread_library import ranked, thread_library
 
@@ -187,19 +188,18 @@ def started(directory: str, log: Path) -> subprocess.Popen[bytes]:
 
 def address_in(log: Path) -> str:
     """Wait until a run tells its address."""
-    deadline = time.monotonic() + 60
-    while not (found := re.findall(r"url=(\S+)", log.read_text("utf-8"))):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    return found[0]
+    return until(lambda: re.findall(r"url=(\S+)", log.read_text("utf-8")))[0]
 
 
 def last_scrape(process: subprocess.Popen[bytes], log: Path):
     """Scrape a run until it has ended; return the values but those of this process."""
-    url, deadline = address_in(log), time.monotonic() + 60
-    while (values := scraped(url))["hookbus_running", ()]:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    url = address_in(log)
+
+    def at_the_end():
+        values = scraped(url)
+        return None if values["hookbus_running", ()] else values
+
+    values = until(at_the_end)
     assert process.wait(30) == 0
     kept = "hookbus_global_step", "hookbus_metric", "hookbus_evaluation_metric"
     ended = one(values, "hookbus_outcome_info")["kind"]
