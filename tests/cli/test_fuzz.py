@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import json
 import shutil
 import sys
@@ -100,8 +101,10 @@ def check(command: Sequence[str], environ: Mapping[str, str] | None = None) -> N
 
 
 @pytest.fixture(autouse=True)
-def _script() -> None:
+def _script(monkeypatch: pytest.MonkeyPatch) -> None:
     Path("empty.py").touch()
+    # The program of `hookbus run -` comes from there.
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
 
 
 @fuzzed
