@@ -11,7 +11,7 @@ import types
 from collections.abc import Sequence
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, TextIO, cast
 
 import attrs
 
@@ -151,7 +151,9 @@ def _script(parsed: ParsedFlags) -> _Program:
         )
     name, *arguments = parsed.rest
     if name == STDIN:
-        return _Program("<stdin>", arguments, name, source=sys.stdin.buffer.read())
+        closed = cast("TextIO | None", sys.stdin) is None  # Python runs nothing then
+        source = b"" if closed else sys.stdin.buffer.read()
+        return _Program("<stdin>", arguments, name, source=source)
     script = Path(name)
     importer = pkgutil.get_importer(os.path.abspath(script))  # noqa: PTH100 (as below)
     if importer is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -105,6 +106,16 @@ def test_a_script_may_come_through_standard_input():
     )
     assert mine.stdout == theirs.stdout == "['-', '--epochs'] __main__ <stdin>\n"
     assert (mine.returncode, mine.stderr) == (theirs.returncode, theirs.stderr)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a shell of POSIX closes it")
+def test_a_closed_standard_input_is_an_empty_script():
+    """Python runs nothing then, and no plugin either."""
+    words = (sys.executable, "-m", "hookbus", "run", "-")
+    done = subprocess.run(
+        ["sh", "-c", 'exec "$@" <&-', "sh", *words], capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def test_a_folder_without_a_main_is_told(hookbus):

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import attrs
 
+QUIET = ("-p", "no:progress", "-p", "no:step-counter")
+EXAMPLES = Path(__file__).parents[2] / "examples"
 HEAD = """
 import numpy as np
 from hookbus import MonitoredTrainingSession, SessionRunHook

@@ -11,15 +11,13 @@ import pytest
 from hookbus_certify.command import certify
 
 from tests.support import commands
-from tests.support.certified import EXACT, zoo_script
+from tests.support.certified import EXACT, EXAMPLES, QUIET, zoo_script
 from tests.support.profiles import FULL
 
 if FULL:
     from tests.support.zoo_numpy import TRAININGS as ZOO
 else:
     ZOO = {}
-QUIET = ("-p", "no:progress", "-p", "no:step-counter")
-EXAMPLES = Path(__file__).parents[3] / "examples"
 NEEDS_NOTHING = ("custom_loop", "digits", "estimator_digits", "learning_diabetes")
 
 

@@ -1,0 +1,29 @@
+"""`hookbus certify` finds PyTorch training runs, as people write them, to be exact."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.support.certified import EXAMPLES, QUIET, zoo_script
+from tests.support.zoo_torch import TRAININGS
+
+certify = pytest.importorskip("hookbus_certify.command").certify
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("name", TRAININGS)
+def test_the_trainings_of_the_zoo_are_certified(name, capsys):
+    """Each is interrupted in each way, at random steps."""
+    Path("train.py").write_text(zoo_script("zoo_torch", name), "utf-8")
+    assert certify(["--runs", "4", *QUIET, "train.py"]) == 0, capsys.readouterr().out
+
+
+def test_the_example_is_certified(capsys):
+    """It is interrupted in each way."""
+    shutil.copy(EXAMPLES / "torch_digits.py", ".")
+    assert certify(["--runs", "4", *QUIET, "torch_digits.py"]) == 0, capsys.readouterr().out
