@@ -272,7 +272,7 @@ class Step:
                 raise
             return None
         assert opened.context is not None
-        opened.context.close()
+        opened.context._phase = "over"  # as close() does: every step comes here
         return None
 
     def _fail(self, opened: OpenStep, error: BaseException) -> bool:

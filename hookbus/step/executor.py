@@ -102,14 +102,14 @@ class ReportExecutor(Executor):
         """Return the function that does so for steps that report the same names."""
         run = super().specialized(plan, given, trains)
         session, names = self.session, frozenset(given.names())
-        take_reports = session.take_reports
+        take_reports, reads = session.take_reports, bool(plan.names)
 
         def take(reports: Reports) -> Sequence[Any]:
             late = reports.late
             if reports.keys() != names and (not late or names != {*reports, *late}):
                 return MISS  # type: ignore[no-any-return]
             take_reports(reports)
-            values = run(reports)
+            values = run(reports) if reads else ()
             if trains:
                 session.global_step += reports.increment
                 session.version += 1

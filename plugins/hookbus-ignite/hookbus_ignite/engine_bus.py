@@ -273,7 +273,7 @@ class EngineBus(TrainerAdapter):
     def _forget(self) -> None:
         """Forget what is known of the run before."""
         self._batches: list[Mapping[str, Any]] = []
-        self._computes = self._is_save_due = self._has_stepped = False
+        self._computes = self._is_save_due = self._has_stepped = self._waits = False
         self._epoch: int | None = None
         self._is_epoch_over = False
         self._told: tuple[str | Path | None, int] = None, 0
@@ -312,21 +312,18 @@ class EngineBus(TrainerAdapter):
 
     def _on_iteration_started(self, engine: Engine) -> None:
         """Begin a step, unless one is open; a stop comes before it."""
-        if self._live is None or self.stop is not None:
+        session = self.session  # spelled out, as below: this runs in each iteration
+        if (
+            self._error is not None
+            or session is None
+            or session.stop is not None
+            or session.outcome is not None
+        ):
             engine.terminate()
             return
         self._computes = True
-        try:  # as _noting() does, which takes longer, and this runs in each iteration
+        try:  # as _noting() does, which takes longer
             self.step_begins()
-        except BaseException as error:
-            self._error = error
-            raise
-
-    def _on_iteration_completed(self) -> None:
-        if not self._computes:
-            return
-        try:  # as above
-            self._take_iteration()
         except BaseException as error:
             self._error = error
             raise
@@ -336,29 +333,44 @@ class EngineBus(TrainerAdapter):
 
         Handlers that come before that of the bus may need it, to evaluate or to save.
         """
-        if self._computes and self._engine.last_event_name not in _NOT_COMPUTED:
-            self._take_iteration()
+        if self._engine.last_event_name not in _NOT_COMPUTED:
+            self._on_iteration_completed()
 
-    def _take_iteration(self) -> None:
+    def _on_iteration_completed(self) -> None:
         """Take what the engine has computed; end the step if there was an update."""
-        self._computes = False
-        values = without_graph(self._parts.output.values(self._engine.state.output))
-        updates = max(self._updates.values(), default=1)
-        if not updates:
-            self._batches.append(values)
+        if not self._computes:
             return
-        for name in self._updates:
-            self._updates[name] = 0
-        if self._batches:
-            values, self._batches = mean([*self._batches, values]), []
-        self._has_stepped = True
-        self.step_ended(values, updates)
+        self._computes = False
+        try:  # as above
+            values = self._parts.output.values(self._engine.state.output)
+            updates = max(self._updates.values(), default=1)
+            if not updates:
+                self._batches.append(without_graph(values))
+                return
+            for name in self._updates:
+                self._updates[name] = 0
+            if self._batches:
+                values, self._batches = mean([*self._batches, values]), []
+            self._has_stepped = True
+            self.step_ended(values, updates)
+        except BaseException as error:
+            self._error = error
+            raise
 
     def _on_iteration_over(self, engine: Engine) -> None:
         """Save and stop, at the end of an epoch only after its own handlers."""
-        state = engine.state
-        length = state.epoch_length
-        self._serve(waits=bool(length) and state.iteration % length == 0)
+        session = self.session  # spelled out, as above
+        if (
+            self._error is not None
+            or self._is_save_due
+            or session is None
+            or session.stop is not None
+            or (self._writer is not None and self._writer.last_checkpoint != self._told[0])
+        ):
+            state = engine.state
+            length = state.epoch_length
+            self._waits = bool(length) and state.iteration % length == 0
+            self._serve(self._waits)
 
     def _on_epoch_completed(self) -> None:
         self._is_epoch_over = True
@@ -390,7 +402,10 @@ class EngineBus(TrainerAdapter):
 
     def _on_next_batch(self) -> None:
         """Do what has waited in vain: the epoch has ended earlier than was planned."""
-        self._serve()
+        session = self.session  # spelled out, as above
+        if self._waits or session is None or session.stop is not None:
+            self._waits = False
+            self._serve()
 
     def _on_evaluation_started(self, name: str) -> None:
         if (session := self._live) is not None:
