@@ -14,7 +14,7 @@ from hookbus.bus.caller import Caller
 from hookbus.bus.clock import TrainingClock
 from hookbus.bus.costs import HookCosts
 from hookbus.bus.error_policy import ErrorGuard, FailureLog
-from hookbus.bus.observers import Observers
+from hookbus.bus.observers import Observers, Tracer
 from hookbus.bus.ordering import (
     GROUPS,
     OrderedHook,
@@ -87,6 +87,8 @@ class Bus:
         )
         self._registry = Registry()
         self._registry.declare(hookspecs)
+        self.tracer: Tracer | None = None
+        """Adds up the time of each hook; None before :meth:`trace`."""
         self._observers = Observers()
         self._callers: dict[tuple[str, Kind], Caller] = {}
         self._compiled: WeakSet[Caller] = WeakSet()
@@ -201,6 +203,11 @@ class Bus:
             self._changed()
 
         return undo
+
+    def trace(self) -> None:
+        """Add up the time of each hook, in :attr:`tracer`."""
+        self.tracer = Tracer()
+        self.observe(self.tracer.take)
 
     def register(self, *members: Registration) -> None:
         """Register hooks. ``addhooks`` is called on each of them before any is registered.

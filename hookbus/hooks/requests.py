@@ -144,40 +144,31 @@ class AskedRun(Protocol):
 
 
 @attrs.define(eq=False)
-class SkippedUpdates:
-    """Counts the updates that hooks had the session skip.
-
-    Attributes:
-        by: their number, by the plugin that asked.
-        steps: the sum of the global steps at which they were.
-    """
-
-    by: Counter[str] = attrs.field(factory=Counter)
-    steps: int = 0
-
-    def note(self, who: str, step: int) -> None:
-        """Count one more."""
-        self.by[who] += 1
-        self.steps += step
-
-
-@attrs.define(eq=False)
-class AssignedValues:
-    """Counts the values that hooks have assigned to variables.
+class Effects:
+    """Counts how hooks have changed the training, which ranks compare.
 
     Attributes:
         digest: returns a checksum of a value for a variable; None if nobody compares them.
-        count: their number.
+        skipped: the number of skipped updates, by the plugin that asked.
+        skipped_at: the sum of the global steps at which they were.
+        assigned: the number of values that hooks have assigned to variables.
         digests: the sum of their checksums.
     """
 
     digest: Callable[[str, Any], int] | None = None
-    count: int = 0
+    skipped: Counter[str] = attrs.field(factory=Counter)
+    skipped_at: int = 0
+    assigned: int = 0
     digests: int = 0
 
-    def note(self, name: str, value: Any) -> None:
-        """Count one more."""
-        self.count += 1
+    def note_skipped(self, who: str, step: int) -> None:
+        """Count an update that a hook had the session skip."""
+        self.skipped[who] += 1
+        self.skipped_at += step
+
+    def note_assigned(self, name: str, value: Any) -> None:
+        """Count a value that a hook has assigned."""
+        self.assigned += 1
         if self.digest is not None:
             self.digests += self.digest(name, value)
 
@@ -194,8 +185,7 @@ class Requests:
         save: the request for a checkpoint that is written whatever becomes of the run: one
             from outside of any run, or one that an earlier run left over.
         values: the numbers that belong to the checkpoint of a step, by that step.
-        skipped: the updates that were skipped.
-        assigned: the values that hooks have assigned.
+        effects: the updates that were skipped, and the values that hooks have assigned.
         foreign: the loop that runs the steps, if hookbus does not own it.
         stage: which requests are still accepted.
         inbox: the requests of other threads.
@@ -204,8 +194,7 @@ class Requests:
     pending: bool = False
     save: SaveRequest | None = None
     values: dict[int, dict[str, float]] = attrs.field(factory=dict)
-    skipped: SkippedUpdates = attrs.field(factory=SkippedUpdates)
-    assigned: AssignedValues = attrs.field(factory=AssignedValues)
+    effects: Effects = attrs.field(factory=Effects)
     foreign: ForeignLoop | None = None
     stage: Stage = "open"
     inbox: Inbox = attrs.field(factory=Inbox)
@@ -367,7 +356,7 @@ class Requests:
                     asked.writes[name] = (who, value)
                 else:
                     asked.writes.pop(name, None)
-                self.assigned.note(name, value)
+                self.effects.note_assigned(name, value)
 
     @signals_deferred
     def skip_update(self, who: str, run: AskedRun) -> None:

@@ -73,7 +73,7 @@ def finish(state: SessionState, reached: BaseException | None) -> BaseException 
     state.outcome = outcome = attrs.evolve(
         outcome,
         params=state.contents.params,
-        skipped=state.requests.skipped.by.total(),
+        skipped=state.requests.effects.skipped.total(),
         rolled_back=state.recoveries.rollbacks.count,
     )
     failures: list[BaseException] = []
@@ -323,15 +323,15 @@ def _record(
     state.options.config.records.append(record)
     _report_nothing_to_train(state, outcome)
     state.bus.failures.report()
-    for who, updates in state.requests.skipped.by.items():
+    for who, updates in state.requests.effects.skipped.items():
         log.info("updates skipped", by=who, updates=updates)
     extra = {} if last is None else {"checkpoint": shown(last.path)}
     if outcome.kind == "failed" and error is not None:
         # The error leaves the session, and its report shows the text.
         outcome = attrs.evolve(outcome, why=type(error).__name__)
     log.info("session ended", **_told(outcome), **extra)
-    if state.tracer is not None:
-        state.tracer.report()
+    if state.bus.tracer is not None:
+        state.bus.tracer.report()
     if state.bus.costs is not None:
         state.bus.costs.report()
     if state.options.config.show_step:

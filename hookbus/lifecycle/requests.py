@@ -261,15 +261,15 @@ def _exchange(
     schedule = None if backend is None else backend.stepper.schedules.get(state.kind)
     boundary = 0.0 if schedule is None else schedule.next_boundary
     signals = state.ending.signals
-    under_way = state.saver.writer.under_way
+    under_way, effects = state.saver.writer.under_way, requests.effects
     status = Status(
         state.global_step,
         int(min(boundary, NEVER)),
         signal=signals.noted or 0,
-        skipped=requests.skipped.by.total(),
-        skipped_at=requests.skipped.steps,
-        assigned=requests.assigned.count,
-        digests=requests.assigned.digests,
+        skipped=effects.skipped.total(),
+        skipped_at=effects.skipped_at,
+        assigned=effects.assigned,
+        digests=effects.digests,
         writing=0 if under_way is None else 1 + under_way.is_filled,
     )
     asked, signal = agreement.exchange(status, place, now=now)

@@ -14,7 +14,6 @@ from hookbus import random_state
 from hookbus.backend.program import is_live
 from hookbus.backend.reports import ReportSession
 from hookbus.bus.bus import Bus
-from hookbus.bus.observers import Tracer
 from hookbus.bus.registry import Registration
 from hookbus.checkpoint.reader import NewestIn
 from hookbus.config.config import Config, SessionRecord
@@ -23,7 +22,7 @@ from hookbus.hooks.checkpoints import Checkpoints
 from hookbus.hooks.context import SessionRunContext
 from hookbus.hooks.hook_options import Kind, options_of
 from hookbus.hooks.outcome import NOBODY, failed_outcome, resumes
-from hookbus.hooks.requests import AssignedValues, CurrentHook, Requests
+from hookbus.hooks.requests import CurrentHook, Effects, Requests
 from hookbus.library.checksums import digest_of
 from hookbus.library.lookup import find_peers
 from hookbus.lifecycle.beginning import (
@@ -137,9 +136,8 @@ def new_session(
             hooks = [member for member in hooks if options_of(member.plugin).ranks == "all"]
     fork_guard = ForkGuard()
     bus = Bus(kind, config.budget(hook_budget), fork_guard)
-    tracer = Tracer() if config.trace else None
-    if tracer is not None:
-        bus.observe(tracer.take)
+    if config.trace:
+        bus.trace()
     try:
         bus.register(*hooks)
     except BaseException as error:  # no session will exist to record it
@@ -152,7 +150,7 @@ def new_session(
     digest = None if agreement is None else _digest_of_assigned(tracking)
     requests = Requests(
         pending=agreement is not None,
-        assigned=AssignedValues(digest=digest),
+        effects=Effects(digest),
         foreign=mode.foreign,
     )
     # Absolute: the script may change the current directory.
@@ -214,7 +212,6 @@ def new_session(
         Ending(signals),
         Recoveries(rollbacks, preemptions),
         agreement,
-        tracer,
         loop=LoopState(kept=KeptValue() if undoes else None),
     )
 

@@ -15,7 +15,6 @@ import attrs
 
 from hookbus.backend.program import is_live
 from hookbus.bus.bus import Bus
-from hookbus.bus.observers import Tracer
 from hookbus.checkpoint.lock import changing
 from hookbus.config.config import Config, forget_records
 from hookbus.errors import (
@@ -278,7 +277,6 @@ class SessionState:
         ending: the reasons for which it ends.
         recoveries: counts and limits the preemptions and roll-backs.
         agreement: the link to the other ranks; None if this process trains alone.
-        tracer: adds up the time of each plugin; None without a request for it.
         lines: takes the log lines of the session's thread, for its hooks.
         loop: the state of a custom loop.
         phase: the phase of its life.
@@ -300,7 +298,6 @@ class SessionState:
     ending: Ending
     recoveries: Recoveries
     agreement: Agreement | None = None
-    tracer: Tracer | None = None
     lines: Listener = attrs.field(factory=Listener)
     loop: LoopState = attrs.field(factory=LoopState)
     phase: Phase = Phase.NEW

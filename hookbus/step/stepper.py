@@ -295,7 +295,7 @@ class Stepper:
         """Call the hooks of a step that is not recorded, each with its own results."""
         asked, after = step.asked, self._session.global_step
         if skipped_by is not None:
-            self.requests.skipped.note(skipped_by, step.began)
+            self.requests.effects.note_skipped(skipped_by, step.began)
             log.debug("update skipped", step=step.began, by=skipped_by)
         splits = plan.splits
         if asked.reductions:
