@@ -68,7 +68,8 @@ class Delay:
 
     def begin(self, thing: Any) -> None:
         """Keep the calls of the method of an object, from now on."""
-        self.end()
+        if self._thing is not None:
+            self.end()
         own = vars(thing)
         self._calls = []
         self._thing, self._own = thing, own.get(self._name)
