@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 Kind: TypeAlias = Literal["stop", "sigterm", "sigkill", "exception"]
 KINDS: tuple[Kind, ...] = ("stop", "sigterm", "sigkill", "exception")
 SAVED_EVERY = 2
+SCRIPT = Path(__file__).with_name("zoo_script.py")
+"""Does one training run; the module and the name of the training are its arguments."""
 MOST_RUNS = 60
 
 

@@ -11,8 +11,9 @@ import pytest
 from hookbus_certify.command import certify
 
 from tests.support import commands
-from tests.support.certified import EXACT, EXAMPLES, QUIET, zoo_script
+from tests.support.certified import EXACT, EXAMPLES, QUIET
 from tests.support.profiles import FULL
+from tests.support.zoo import SCRIPT
 
 if FULL:
     from tests.support.zoo_numpy import TRAININGS as ZOO
@@ -88,5 +89,5 @@ def test_the_examples_are_certified(name, capsys):
 @pytest.mark.parametrize("name", ZOO)
 def test_the_trainings_of_the_zoo_are_certified(name, capsys):
     """All of them resume exactly, which other tests show without this command."""
-    Path("train.py").write_text(zoo_script("zoo_numpy", name), "utf-8")
-    assert certify(["--runs", "4", *QUIET, "train.py"]) == 0, capsys.readouterr().out
+    words = ("--runs", "4", *QUIET, str(SCRIPT), "tests.support.zoo_numpy", name)
+    assert certify(words) == 0, capsys.readouterr().out

@@ -11,12 +11,11 @@ import pytest
 from hookbus import list_checkpoints
 from tests.support import commands
 from tests.support.profiles import cases
-from tests.support.zoo import KINDS
+from tests.support.zoo import KINDS, SCRIPT
 from tests.support.zoo_numpy import TRAININGS
 
 from .conftest import KEPT
 
-SCRIPT = Path(__file__).parents[3] / "tests" / "support" / "replaying.py"
 EVERY = [(name, kind) for name in TRAININGS for kind in KINDS]
 
 

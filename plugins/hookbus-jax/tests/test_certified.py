@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
 
 import pytest
 
-from tests.support.certified import EXAMPLES, QUIET, zoo_script
+from tests.support.certified import EXAMPLES, QUIET
+from tests.support.zoo import SCRIPT
 from tests.support.zoo_jax_all import TRAININGS
 from tests.support.zoo_jax_spread import devices
 
@@ -22,8 +22,8 @@ def test_the_trainings_of_the_zoo_are_certified(name, capsys, monkeypatch):
     """Each is interrupted in each way, at random steps."""
     for variable, value in devices(4).items():
         monkeypatch.setenv(variable, value)
-    Path("train.py").write_text(zoo_script("zoo_jax_all", name), "utf-8")
-    assert certify(["--runs", "4", *QUIET, "train.py"]) == 0, capsys.readouterr().out
+    words = ("--runs", "4", *QUIET, str(SCRIPT), "tests.support.zoo_jax_all", name)
+    assert certify(words) == 0, capsys.readouterr().out
 
 
 def test_the_example_is_certified(capsys):

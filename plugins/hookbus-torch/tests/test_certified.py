@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
 
 import pytest
 
-from tests.support.certified import EXAMPLES, QUIET, zoo_script
+from tests.support.certified import EXAMPLES, QUIET
+from tests.support.zoo import SCRIPT
 from tests.support.zoo_torch import TRAININGS
 
 certify = pytest.importorskip("hookbus_certify.command").certify
@@ -19,8 +19,8 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 @pytest.mark.parametrize("name", TRAININGS)
 def test_the_trainings_of_the_zoo_are_certified(name, capsys):
     """Each is interrupted in each way, at random steps."""
-    Path("train.py").write_text(zoo_script("zoo_torch", name), "utf-8")
-    assert certify(["--runs", "4", *QUIET, "train.py"]) == 0, capsys.readouterr().out
+    words = ("--runs", "4", *QUIET, str(SCRIPT), "tests.support.zoo_torch", name)
+    assert certify(words) == 0, capsys.readouterr().out
 
 
 def test_the_example_is_certified(capsys):

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from tests.support.profiles import FULL, cases
+from tests.support.zoo import SCRIPT
 from tests.support.zoo_torch import TRAININGS, WITH_WORKERS
 
 pytest.importorskip("hookbus_replay")
 
-SCRIPT = Path(__file__).parents[3] / "tests" / "support" / "replaying.py"
 KEPT = ("--checkpoint-saver-max-to-keep", "0")
 BAD = """
 import torch

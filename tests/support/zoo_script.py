@@ -1,6 +1,6 @@
 """Does a training run of a zoo as a script, with the plugins that flags name.
 
-It is a script: ``replaying.py MODULE NAME`` trains NAME of the zoo in MODULE. The variable
+It is a script: ``zoo_script.py MODULE NAME`` trains NAME of the zoo in MODULE. The variable
 ``CUT`` cuts the run short, as in ``stop:7``.
 """
 
