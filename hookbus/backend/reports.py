@@ -202,10 +202,12 @@ class ReportSession(EmbeddedSession):
             )
         reported = sorted(feeds - _COLLECTED)
         near = did_you_mean(name, [*reported, *tracked])
+        loop = self.graph.loop
+        how = _reporting(name) if loop is None else f"have {loop} report it"
         return (
             f"{name!r} is not reported; the step reports "
             f"{', '.join(map(repr, reported)) or 'nothing'}"
-            f"{f'{near} If not' if near else ''}: {_reporting(name)}"
+            f"{f'{near} If not' if near else ''}: {how}"
         )
 
     def names(self, pattern: str = "*", role: Role | None = None) -> tuple[str, ...]:

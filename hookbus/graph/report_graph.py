@@ -38,12 +38,16 @@ class ReportGraph(Graph):
 
     A subclass may know objects from the start. If ops are added to it, it is a graph like
     any other.
+
+    Args:
+        loop: the name of a loop that hookbus does not own, for messages.
     """
 
     backend: str | Callable[[Any], Any] = "hookbus.backend.reports:ReportSession"
 
-    def __init__(self) -> None:
+    def __init__(self, loop: str | None = None) -> None:
         super().__init__()
+        self.loop = loop
         self._reported: set[str] = set()
         self.live: dict[str, LiveValue] = {}
         self.live_variables: dict[str, LiveValue] = {}

@@ -196,7 +196,7 @@ class DrivenSession(TrainerEvents):
         check_kind(kind)
         if kind == "train" and save is None:
             checkpoint_dir = config.directory(checkpoint_dir)
-        graph = ReportGraph() if graph is None else graph
+        graph = ReportGraph(loop) if graph is None else graph
         self._foreign = ForeignLoop(served_by(serves, save), loop, dict(instead))
         check_loop(self._foreign, checkpoint_dir, save, graph)
         self._creator = _GivenSession(graph, checkpoint_dir=checkpoint_dir)

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from hookbus_checkpoint_saver import CheckpointSaverHook
 from hookbus_early_stopping import EarlyStoppingHook
+from hookbus_final_ops import FinalOpsHook
 from hookbus_progress import ProgressHook
 from hookbus_spike_rollback import SpikeRollbackHook
 from hookbus_stop_at_step import StopAtStepHook
@@ -31,7 +32,7 @@ from hookbus import (
     UsageError,
     hookimpl,
 )
-from hookbus.errors import CheckpointError, SessionClosedError
+from hookbus.errors import CheckpointError, SessionClosedError, UnfedPlaceholderError
 
 OFF = Config(autoload=False, header=False)
 
@@ -317,6 +318,19 @@ def test_what_the_loop_does_not_serve_is_an_error_of_the_hook(request_: str) -> 
         steps(driven, 1)
     driven.failed(caught.value)
     assert str(caught.value) == f"hook 'asks' {REFUSED[request_]}: do it there"
+
+
+def test_a_value_that_the_loop_does_not_report_is_an_error_that_names_the_loop() -> None:
+    """The user of a trainer has no ``step.report()``, which a custom loop would call."""
+    driven = session_of(FinalOpsHook("lost"), loop="the trainer")
+    begin(driven)
+    steps(driven, 1)
+    with pytest.raises(UnfedPlaceholderError) as caught:
+        driven.end()
+    assert str(caught.value).startswith(
+        "'lost' is not reported; the step reports 'loss'; did you mean 'loss'? If not: "
+        "have the trainer report it"
+    )
 
 
 def test_what_the_loop_serves_reaches_it() -> None:
