@@ -78,7 +78,7 @@ def tests_of(plugin: str, *names: str) -> tuple[str, ...]:
 ROWS = (
     Row(
         "core",
-        ("attrs==23.2.0", "packaging==24.0", "pluggy==1.6.0", "structlog==25.5.0"),
+        ("attrs==23.2.0", "packaging==24.0", "pluggy==1.7.0", "structlog==25.5.0"),
         ("hookbus", "tests", "plugins"),
     ),
     Row(

@@ -43,7 +43,7 @@ SAMPLE = examples(1_000)
 """So many stacks are tried by default."""
 FULL = 20_000
 """At least so many different ones are tried with -m slow."""
-OLDEST = "1.6.0"
+OLDEST = "1.7.0"
 """The oldest pluggy that setup.cfg admits."""
 
 
