@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from operator import itemgetter
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -19,7 +18,6 @@ from hookbus_transformers.wraps import Delay, calling_trainer, wrap
 _STATE = "hookbus"
 """The attribute with the states of hooks in ``trainer_state.json``."""
 _PREFIX = "eval_"
-_RATE = itemgetter("lr")
 
 
 class BusCallback(TrainerAdapter, TrainerCallback, ExportableState):
@@ -73,7 +71,6 @@ class BusCallback(TrainerAdapter, TrainerCallback, ExportableState):
         self._losses: list[Any] = []
         self._logged: dict[str, Any] = {}
         self._rate: Any = None
-        self._step = 0
         self._saved: int | None = None
         self._evaluation: str | None = None
         self._is_evaluating = self._owes_save = False
@@ -97,7 +94,7 @@ class BusCallback(TrainerAdapter, TrainerCallback, ExportableState):
                 state=kept["attributes"][_STATE] if state.global_step else None,
                 params={**args.to_sanitized_dict(), "logging_dir": None},  # it has the time
             )
-        self._is_fresh, self._step = True, state.global_step
+        self._is_fresh = True
         self._is_over = not goes_on or state.global_step >= state.max_steps
         wrap(trainer, "training_step", self._training_step, self._wraps)
         wrap(trainer, "prediction_step", self._prediction_step, self._wraps)
@@ -138,13 +135,11 @@ class BusCallback(TrainerAdapter, TrainerCallback, ExportableState):
         values = {"learning_rate": self._rate}
         if losses:  # the Trainer has divided each by the number of batches of an update
             values["loss"] = sum(losses[1:], losses[0])
-        session, step = self.session, state.global_step
-        if session is not None and session.outcome is None:
+        if (session := self.running) is not None:
             # As _obeying() does, which takes longer.
             self._control, before = control, self._rates()
-            increment, self._step = step - self._step, step
-            if self.step_ended(values, increment) is not None or self._rates() != before:
-                self._obey(before)
+            self.step_ended(values, state.global_step - session.global_step)
+            self._obey(before)
         self._zeroing.call()
 
     def metrics(self) -> Mapping[str, Any]:
@@ -260,7 +255,7 @@ class BusCallback(TrainerAdapter, TrainerCallback, ExportableState):
 
     def _rates(self) -> list[float]:
         """Return the learning rate of each group."""
-        return list(map(float, map(_RATE, self._trainer.optimizer.param_groups)))
+        return [float(group["lr"]) for group in self._trainer.optimizer.param_groups]
 
     def _training_step(self, original: Any, *arguments: Any, **named: Any) -> Any:
         loss = original(*arguments, **named)

@@ -68,8 +68,7 @@ class Delay:
 
     def begin(self, thing: Any) -> None:
         """Keep the calls of the method of an object, from now on."""
-        if self._thing is not None:
-            self.end()
+        self.end()
         own = vars(thing)
         self._calls = []
         self._thing, self._own = thing, own.get(self._name)
