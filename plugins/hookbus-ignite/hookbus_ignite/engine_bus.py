@@ -273,7 +273,7 @@ class EngineBus(TrainerAdapter):
     def _forget(self) -> None:
         """Forget what is known of the run before."""
         self._batches: list[Mapping[str, Any]] = []
-        self._computes = self._is_save_due = self._has_stepped = self._waits = False
+        self._computes = self._is_save_due = self._has_stepped = False
         self._epoch: int | None = None
         self._is_epoch_over = False
         self._told: tuple[str | Path | None, int] = None, 0
@@ -312,17 +312,12 @@ class EngineBus(TrainerAdapter):
 
     def _on_iteration_started(self, engine: Engine) -> None:
         """Begin a step, unless one is open; a stop comes before it."""
-        session = self.session  # spelled out, as below: this runs in each iteration
-        if (
-            self._error is not None
-            or session is None
-            or session.stop is not None
-            or session.outcome is not None
-        ):
+        session = self._live
+        if session is None or session.stop is not None:
             engine.terminate()
             return
         self._computes = True
-        try:  # as _noting() does, which takes longer
+        try:  # as _noting() does, which takes longer, and this runs in each iteration
             self.step_begins()
         except BaseException as error:
             self._error = error
@@ -359,18 +354,9 @@ class EngineBus(TrainerAdapter):
 
     def _on_iteration_over(self, engine: Engine) -> None:
         """Save and stop, at the end of an epoch only after its own handlers."""
-        session = self.session  # spelled out, as above
-        if (
-            self._error is not None
-            or self._is_save_due
-            or session is None
-            or session.stop is not None
-            or (self._writer is not None and self._writer.last_checkpoint != self._told[0])
-        ):
-            state = engine.state
-            length = state.epoch_length
-            self._waits = bool(length) and state.iteration % length == 0
-            self._serve(self._waits)
+        state = engine.state
+        length = state.epoch_length
+        self._serve(waits=bool(length) and state.iteration % length == 0)
 
     def _on_epoch_completed(self) -> None:
         self._is_epoch_over = True
@@ -402,10 +388,7 @@ class EngineBus(TrainerAdapter):
 
     def _on_next_batch(self) -> None:
         """Do what has waited in vain: the epoch has ended earlier than was planned."""
-        session = self.session  # spelled out, as above
-        if self._waits or session is None or session.stop is not None:
-            self._waits = False
-            self._serve()
+        self._serve()
 
     def _on_evaluation_started(self, name: str) -> None:
         if (session := self._live) is not None:

@@ -36,10 +36,6 @@ class Output:
         Raises:
             UsageError: a value has no name.
         """
-        if (
-            self.naming is None and isinstance(output, torch.Tensor) and output.numel() == 1
-        ):  # nearly always
-            return {"loss": output}
         naming = self.naming
         if callable(naming):
             found = naming(output)

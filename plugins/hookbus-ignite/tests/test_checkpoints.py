@@ -102,6 +102,14 @@ def test_hooks_have_the_handler_write_and_are_told() -> None:
     }
 
 
+def test_a_checkpoint_at_the_start_of_an_epoch_is_told_with_its_step() -> None:
+    """Hooks hear of it before the next step, not after it."""
+    saved = Saved(hook := CountHook())
+    saved.training.trainer.add_event_handler(Events.EPOCH_STARTED, saved.handler)
+    saved.training.run()
+    assert hook.saved == [(step, f"checkpoint_{step}.pt") for step in (0, 6, 12)]
+
+
 def test_a_function_may_write_the_checkpoint() -> None:
     """It returns the path: so a ModelCheckpoint can be used."""
     hook, training = CountHook(ask_at=4), Training()
