@@ -110,7 +110,7 @@ def test_a_script_may_come_through_standard_input():
 
 @pytest.mark.skipif(os.name == "nt", reason="a shell of POSIX closes it")
 def test_a_closed_standard_input_is_an_empty_script():
-    """Python runs nothing then, and no plugin either."""
+    """Python runs nothing then, and hookbus prints nothing."""
     words = (sys.executable, "-m", "hookbus", "run", "-")
     done = subprocess.run(
         ["sh", "-c", 'exec "$@" <&-', "sh", *words], capture_output=True, text=True

@@ -1,10 +1,14 @@
-"""Writes scripts for ``hookbus certify``: exact ones, and ones with a fault each."""
+"""Has scripts for ``hookbus certify``, exact ones and ones with a fault, and runs it."""
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import attrs
+from hookbus_certify.command import certify
+
+from tests.support.zoo import SCRIPT
 
 QUIET = ("-p", "no:progress", "-p", "no:step-counter")
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -218,3 +222,15 @@ weights += total
     ),
 }
 """Faults by name. Those of the resume are shown by a kill at step 7."""
+
+
+def certified_in_zoo(module: str, name: str) -> int:
+    """Interrupt a training of a zoo in each way, at random steps; return the exit code."""
+    words = (str(SCRIPT), f"tests.support.{module}", name)
+    return certify(["--runs", "4", *QUIET, *words])
+
+
+def certified_example(name: str) -> int:
+    """Do so with an example, in the current folder."""
+    shutil.copy(EXAMPLES / f"{name}.py", ".")
+    return certify(["--runs", "4", *QUIET, f"{name}.py"])

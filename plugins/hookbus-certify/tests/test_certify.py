@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 from pathlib import Path
 
@@ -11,9 +10,8 @@ import pytest
 from hookbus_certify.command import certify
 
 from tests.support import commands
-from tests.support.certified import EXACT, EXAMPLES, QUIET
+from tests.support.certified import EXACT, QUIET, certified_example, certified_in_zoo
 from tests.support.profiles import FULL
-from tests.support.zoo import SCRIPT
 
 if FULL:
     from tests.support.zoo_numpy import TRAININGS as ZOO
@@ -80,8 +78,7 @@ def test_plugins_that_only_watch_are_compared(capsys):
 @pytest.mark.parametrize("name", NEEDS_NOTHING)
 def test_the_examples_are_certified(name, capsys):
     """Each is interrupted in each way."""
-    shutil.copy(EXAMPLES / f"{name}.py", ".")
-    assert certify(["--runs", "4", *QUIET, f"{name}.py"]) == 0, capsys.readouterr().out
+    assert certified_example(name) == 0, capsys.readouterr().out
 
 
 @pytest.mark.skipif(not FULL, reason="takes many runs")
@@ -89,5 +86,4 @@ def test_the_examples_are_certified(name, capsys):
 @pytest.mark.parametrize("name", ZOO)
 def test_the_trainings_of_the_zoo_are_certified(name, capsys):
     """All of them resume exactly, which other tests show without this command."""
-    words = ("--runs", "4", *QUIET, str(SCRIPT), "tests.support.zoo_numpy", name)
-    assert certify(words) == 0, capsys.readouterr().out
+    assert certified_in_zoo("zoo_numpy", name) == 0, capsys.readouterr().out

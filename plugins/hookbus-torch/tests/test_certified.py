@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
-
 import pytest
 
-from tests.support.certified import EXAMPLES, QUIET
-from tests.support.zoo import SCRIPT
+from tests.support.certified import certified_example, certified_in_zoo
 from tests.support.zoo_torch import TRAININGS
-
-certify = pytest.importorskip("hookbus_certify.command").certify
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 
@@ -19,11 +14,9 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 @pytest.mark.parametrize("name", TRAININGS)
 def test_the_trainings_of_the_zoo_are_certified(name, capsys):
     """Each is interrupted in each way, at random steps."""
-    words = ("--runs", "4", *QUIET, str(SCRIPT), "tests.support.zoo_torch", name)
-    assert certify(words) == 0, capsys.readouterr().out
+    assert certified_in_zoo("zoo_torch", name) == 0, capsys.readouterr().out
 
 
 def test_the_example_is_certified(capsys):
     """It is interrupted in each way."""
-    shutil.copy(EXAMPLES / "torch_digits.py", ".")
-    assert certify(["--runs", "4", *QUIET, "torch_digits.py"]) == 0, capsys.readouterr().out
+    assert certified_example("torch_digits") == 0, capsys.readouterr().out
