@@ -225,12 +225,12 @@ weights += total
 
 
 def certified_in_zoo(module: str, name: str) -> int:
-    """Interrupt a training of a zoo in each way, at random steps; return the exit code."""
+    """Certify a training run of a zoo, interrupted in each way; return the exit code."""
     words = (str(SCRIPT), f"tests.support.{module}", name)
     return certify(["--runs", "4", *QUIET, *words])
 
 
 def certified_example(name: str) -> int:
-    """Do so with an example, in the current folder."""
+    """Certify a copy of an example in the current folder; return the exit code."""
     shutil.copy(EXAMPLES / f"{name}.py", ".")
     return certify(["--runs", "4", *QUIET, f"{name}.py"])
