@@ -72,13 +72,12 @@ class Stepper:
         agreement: Agreement | None = None,
         is_driven: bool = False,
     ) -> None:
-        self._services, self._bus, self._agreement = services, bus, agreement
-        self._session = session
+        self._session, self._bus, self._agreement = session, bus, agreement
+        self._is_everywhere = None if agreement is None else bus.is_everywhere
         self.requests: Requests = services.requests
         self.schedules: Schedules = Schedules(bus, services, session)
         self._schedule = self.schedules[bus.kind]
-        everywhere = None if agreement is None else bus.is_everywhere
-        self._planner = planner = Planner(self._session, bus.costs, everywhere)
+        self._planner = planner = Planner(session, bus.costs, self._is_everywhere)
         is_measured = bus.costs is not None
         self.takes_reports: bool = session.graph.takes_reports
         self._executor: Executor
@@ -165,8 +164,7 @@ class Stepper:
     ) -> OpenStep:
         """Return the open step for requests that its trace does not have."""
         context = self.context_of(step)
-        everywhere = None if self._agreement is None else self._bus.is_everywhere
-        reductions = reductions_of(answers, everywhere)
+        reductions = reductions_of(answers, self._is_everywhere)
         unplanned, feeds = collect_requests(
             context.original_args,
             answers,
