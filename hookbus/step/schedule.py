@@ -170,7 +170,7 @@ class Schedule:
     @property
     def traces(self) -> Sequence[Trace]:
         """The newest traces of runs without due hooks, or else of runs with some."""
-        sets = [self.position.idle, *self._sets.values()]
+        sets = self._sets.values()  # the first one has no due hooks
         return next(([*each.traces.values()] for each in sets if each.traces), [])
 
     def flush_idle(self) -> None:

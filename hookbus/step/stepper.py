@@ -444,13 +444,10 @@ class Stepper:
         The step is of the session's kind, and no waiting hook is due in it. If every
         recorded step has a due hook, the source is that of such a step.
         """
-        schedule = self.schedules.get(self._bus.kind)
-        if schedule is None or schedule.position.at is None:
-            return None
-        traces = schedule.traces
+        traces = self._schedule.traces
         if not traces:
             return None
-        waiting = ", ".join(schedule.waiting) or "none"
+        waiting = ", ".join(self._schedule.waiting) or "none"
         header = (
             "# Compiled after two steps that did the same. A step that does something "
             "else\n# is left to other code.\n"
