@@ -28,7 +28,7 @@ NO_METADATA = RunMetadata()
 _NAMES = frozenset({str, Node})
 """The types of fetches that are neither nested nor an object of a backend."""
 _OTHER_FIELDS = tuple(f.name for f in attrs.fields(SessionRunArgs) if f.name != "fetches")
-_LITERALS = (str, int, bool, type(None))
+LITERALS = (str, int, bytes, bool, type(None))
 """The types of immutable values that can be written as source."""
 
 
@@ -178,7 +178,7 @@ def is_recordable(request: Any) -> bool:
         return False
     if request.fetches is not None and not is_plain(request.fetches):
         return False
-    return all(type(value) in _LITERALS for _, value in other_fields(request))
+    return all(type(value) in LITERALS for _, value in other_fields(request))
 
 
 def other_fields(request: SessionRunArgs) -> Iterator[tuple[str, Any]]:

@@ -8,41 +8,26 @@ after that hook. The general path defines the behaviour of both.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping
 from typing import Any
-
-import attrs
 
 from hookbus.backend.codegen import define
 from hookbus.backend.read_only import protected
-from hookbus.bus.caller import Caller, Result
+from hookbus.bus.caller import Caller
 from hookbus.bus.registry import Implementation
 from hookbus.graph.fetches import Structure
 from hookbus.graph.node import Node
-from hookbus.hooks.context import SessionRunContext, UsualRunValues
+from hookbus.hooks.context import UsualRunValues
 from hookbus.hooks.hook import SessionRunArgs
 from hookbus.hooks.outcome import NOBODY
 from hookbus.step.plan import RunPlan
-from hookbus.step.request import Unplanned, copy_of, is_plain, other_fields
-
-_LITERAL = (str, int, bytes, bool, type(None))
-
-
-@attrs.frozen(eq=False)
-class Specialized:
-    """The calls of all hooks in a run, compiled for their requests.
-
-    Attributes:
-        ask, tell: functions for a :class:`hookbus.step.trace.Trace`, which describes them.
-    """
-
-    ask: Callable[[SessionRunContext], Sequence[Result] | None] | None
-    tell: Callable[..., None] | None
+from hookbus.step.request import LITERALS, Unplanned, copy_of, is_plain, other_fields
+from hookbus.step.trace import Ask, Tell, ask_nobody, tell_nobody
 
 
 def specialize(
     before: Caller, after: Caller, unplanned: Unplanned, plan: RunPlan
-) -> Specialized:
+) -> tuple[Ask, Tell]:
     """Compile the calls of hooks for repetitions of a run.
 
     Args:
@@ -50,6 +35,9 @@ def specialize(
         after: the caller of the hooks' ``after_run``, without wrappers or observers.
         unplanned: the requests of the run, which must be plain.
         plan: the plan of these requests.
+
+    Returns:
+        The functions *ask* and *tell* of a :class:`hookbus.step.trace.Trace`.
     """
     namespace: dict[str, Any] = {
         "current": before.current,
@@ -78,7 +66,7 @@ def specialize(
     for caller, letter in ((before, "b"), (after, "c")):
         names = [f"{letter}{number}" for number in range(len(caller.implementations))]
         caller.note_copies(namespace, names)
-    return Specialized(namespace.get("ask"), namespace.get("tell"))
+    return namespace.get("ask", ask_nobody), namespace.get("tell", tell_nobody)
 
 
 def _asking(
@@ -87,13 +75,12 @@ def _asking(
     """Return the lines that ask all hooks, until one asks for something else."""
     if not caller.implementations:
         return []
-    lines = ["    bailout = None", "    try:"]
-    lines.append("        while True:  # once")
+    lines = ["    bailout = None", "    try:", "        while True:  # once"]
     answers: list[str] = []
     for number, each in enumerate(caller.implementations):
         name, own = each.plugin, f"b{number}"
         lines.append(f"            current.name = {name!r}  # {_who(each)}")
-        call = _call(caller, each, own, namespace, {"run_context": "run_context"})
+        call = _call(caller, each, own, namespace, "run_context")
         so_far = f"[{', '.join(answers)}]"
         request = requests.get(name)
         if request is None:
@@ -167,23 +154,17 @@ def _telling(caller: Caller, plan: RunPlan, namespace: dict[str, Any]) -> list[s
             namespace[split] = splits[name]
             simple = None if shape is None else _expression(shape, plan.places)
             results = simple or f"{split}(values)"
-        given = {"run_context": "run_context", "run_values": "run_values"}
-        call = _call(caller, each, f"c{number}", namespace, given)
+        call = _call(caller, each, f"c{number}", namespace, "run_context, run_values")
         lines.append(f"        current.name = {name!r}  # {_who(each)}")
-        if "run_values" in call:
-            lines += _making_values(results)
+        if "run_values" in call:  # a constructor would be slower
+            lines += [
+                "        run_values = Values()",
+                f"        run_values.results = {results}",
+                "        run_values.global_step = step_after",
+            ]
         lines.append(f"        answer = {call}")
         lines.append(f"        if answer is not None: refuse({name!r}, answer)")
     return [*lines, *_ending("blame_after")]
-
-
-def _making_values(results: str) -> list[str]:
-    """Return the lines that make a hook's run values; a constructor would be slower."""
-    return [
-        "        run_values = Values()",
-        f"        run_values.results = {results}",
-        "        run_values.global_step = step_after",
-    ]
 
 
 def _expression(shape: Hashable, places: Mapping[Any, int]) -> str | None:
@@ -201,7 +182,7 @@ def _expression(shape: Hashable, places: Mapping[Any, int]) -> str | None:
     if kind is not dict:
         return f"{kind.__name__}([{', '.join(map(str, parts))}])"
     by_key = dict(zip(details[0], parts, strict=True))
-    if not all(key.__class__ in _LITERAL for key in by_key):
+    if not all(key.__class__ in LITERALS for key in by_key):
         return None
     return f"{{{', '.join(f'{key!r}: {by_key[key]}' for key in shape.order or by_key)}}}"
 
@@ -211,14 +192,14 @@ def _call(
     each: Implementation,
     own: str,
     namespace: dict[str, Any],
-    given: Mapping[str, str],
+    arguments: str,
 ) -> str:
-    """Return the source of a hook's call, with the arguments that the hook names."""
+    """Return the source of a hook's call, with those of *arguments* that the hook names."""
     if each.guard is None and not each.defaulted and caller.costs is None:
         namespace[own] = each.function
-        return f"{own}({', '.join(given[name] for name in each.parameters)})"
+        return f"{own}({', '.join(each.parameters)})"
     namespace[own] = dict(caller.rows)[each.plugin]
-    return f"{own}({', '.join(given.values())})"
+    return f"{own}({arguments})"
 
 
 def _who(each: Implementation) -> str:

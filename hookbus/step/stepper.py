@@ -318,16 +318,16 @@ class Stepper:
         again = 0 if known is None else known.respecialized + 1
         if again > _MOST_AGAIN or not (due.before.is_plain and due.after.is_plain):
             return
-        hooks = specialize(due.before, due.after, asked, plan)
+        ask, tell = specialize(due.before, due.after, asked, plan)
         own = self.context_of(step).original_args
         execute = self._executor.specialized(plan, given, step.kind == "train")
-        reaches_nobody = hooks.ask is None and hooks.tell is None
+        reaches_nobody = ask is ask_nobody and tell is tell_nobody
         resolve = self._session.graph.resolve
         feed_names = {each: resolve(each).name for each in own.feed_dict or ()}
         trace = Trace(
             due,
-            hooks.ask or ask_nobody,
-            hooks.tell or tell_nobody,
+            ask,
+            tell,
             _named(execute, feed_names),
             plan,
             asked,

@@ -19,6 +19,12 @@ from hookbus.step.request import NO_FEEDS, NO_FETCHES, Unplanned, is_name, key_o
 Execute: TypeAlias = Callable[[Any], Sequence[Any]]
 """Takes the feeds, reports or values of a step; returns the values of its plan, or MISS."""
 
+Ask: TypeAlias = Callable[[SessionRunContext], Sequence[Result] | None]
+"""Calls ``before_run``; returns None if every hook repeats its recorded request."""
+
+Tell: TypeAlias = Callable[..., None]
+"""Takes the context, the values, and the step after the run; calls ``after_run``."""
+
 MISS: Any = object()
 """Returned by a prepared function if the run does not repeat the recorded one."""
 
@@ -124,8 +130,8 @@ class Trace:
     """
 
     due: DueSet
-    ask: Callable[[SessionRunContext], Sequence[Result] | None]
-    tell: Callable[..., None] | None = None
+    ask: Ask
+    tell: Tell | None = None
     execute: Execute = miss
     plan: RunPlan | None = None
     recorded: Unplanned | None = None
