@@ -177,11 +177,6 @@ class Trace:
         splits = self.plan is not None and self.plan.split is not None
         return splits and is_name(self.fetch)
 
-    @classmethod
-    def general(cls, due: DueSet) -> Trace:
-        """Return a trace for runs that are not recorded; it asks every hook."""
-        return cls(due, due.before.collect)
-
 
 @attrs.define(eq=False)
 class Position:
@@ -240,7 +235,7 @@ class DueSet:
 
     @general.default
     def _make_general(self) -> Trace:
-        return Trace.general(self)
+        return Trace(self, self.before.collect)
 
     @newest.default
     def _begin_with_general(self) -> Trace:
