@@ -79,6 +79,7 @@ class _Expansion:
         self._fed, self._is_final = fed, is_final
         self._reports = self._graph if isinstance(self._graph, ReportGraph) else None
         self._roles = _roles(self._graph, fed)
+        # Later runs look whether values that match these have come or gone.
         self._watched: list[str] = []
         self._is_settled = True
 
@@ -108,7 +109,7 @@ class _Expansion:
         return self._graph.takes_reports or leaf not in self._graph
 
     def _matches(self, pattern: str) -> tuple[str, ...]:
-        self._watch(pattern)
+        self._watched.append(pattern)
         names = matching(self._roles, pattern, None)
         if self._fed is None:
             return names
@@ -145,7 +146,7 @@ class _Expansion:
         except UnknownNodeError:
             return True
         if not self._is_given(leaf):
-            self._watch(name)
+            self._watched.append(name)
             return self._is_final
         return any(
             self._has_no_value(each)
@@ -195,10 +196,6 @@ class _Expansion:
         )
         blame_asker(error, who)
         raise error
-
-    def _watch(self, pattern: str) -> None:
-        """Have later runs look whether values have come or gone that matter here."""
-        self._watched.append(pattern)
 
     def _still_fits(self) -> Callable[[], bool] | None:
         if not self._is_settled:
