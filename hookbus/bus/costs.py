@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import operator
 import time
+from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from typing import Any
 
@@ -74,7 +75,7 @@ class HookCosts:
         self._budget = budget
         self.stretched: set[str] = set()
         self._members = members
-        self._costs: dict[str, Cost] = {}
+        self._costs: defaultdict[str, Cost] = defaultdict(Cost)
         self._inside = 0.0  # the seconds that the current call has spent in others
         self._executions: dict[Hashable, dict[frozenset[str], Executions]] = {}
         self._runs, self._next_look = 0, _FIRST_LOOK
@@ -82,7 +83,7 @@ class HookCosts:
 
     def timed(self, plugin: str, call: Callable[..., Any]) -> Callable[..., Any]:
         """Return a function of which a hook is the cause, with its time added up."""
-        cost, now = self._cost(plugin), time.perf_counter
+        cost, now = self._costs[plugin], time.perf_counter
 
         def timed(*args: Any) -> Any:
             outside, self._inside = self._inside, 0.0
@@ -146,7 +147,7 @@ class HookCosts:
         can_wait = options_of(self._members[plugin].plugin).can_wait
         if not can_wait or step <= at:  # it is due in any run
             return step, when
-        cost, now = self._cost(plugin), time.monotonic()
+        cost, now = self._costs[plugin], time.monotonic()
         every, share = self._measured(cost)
         if share > self._budget:
             self.stretched.add(plugin)
@@ -164,7 +165,7 @@ class HookCosts:
         """Log the costs of hooks at the end of the session."""
         seconds = max(time.perf_counter() - self._began, 1e-9)
         # Times vary, so the extra time of a fetch may come out below 0.
-        shares = {n: max(self._cost(n).seconds, 0.0) / seconds for n in self._members}
+        shares = {n: max(self._costs[n].seconds, 0.0) / seconds for n in self._members}
         most = sorted(shares, key=lambda name: -shares[name])[:3]
         log.info(
             "hook costs",
@@ -173,9 +174,6 @@ class HookCosts:
             most=", ".join(f"{name} {_percent(shares[name])}" for name in most),
             budget=_percent(self._budget),
         )
-
-    def _cost(self, plugin: str) -> Cost:
-        return self._costs.setdefault(plugin, Cost())
 
     def _charge(
         self, mine: Executions, alike: Collection[Executions], seconds: float
@@ -194,7 +192,7 @@ class HookCosts:
             longer = seconds - other.seconds / other.counted
             more = mine.askers - other.askers
             for plugin in more:
-                self._cost(plugin).seconds += longer / len(more)
+                self._costs[plugin].seconds += longer / len(more)
 
     def _measured(self, cost: Cost) -> tuple[float, float]:
         """Return the time between two runs of a hook at its own pace, and its share.
@@ -225,7 +223,7 @@ class HookCosts:
         now = time.perf_counter()
         first, passed = self._runs == _FIRST_LOOK, max(now - self._looked, 1e-9)
         for name in self._members:
-            cost = self._cost(name)
+            cost = self._costs[name]
             share, cost.looked = (cost.seconds - cost.looked) / passed, cost.seconds
             if share > self._budget and cost.since is None and not (first or cost.told):
                 cost.told = True
