@@ -129,7 +129,7 @@ class Watch:
     _event: str
     _arguments: Mapping[str, Any]
     _wrapper: bool
-    _start: float | None = None
+    _start: float = attrs.field(factory=time.perf_counter)
     _seconds: float = 0.0
 
     def through(self, call: Callable[..., Any], args: tuple[Any, ...]) -> Any:
@@ -163,8 +163,6 @@ class Watch:
         clock = self._observers
         outside, clock.elsewhere = clock.elsewhere, 0.0
         start = time.perf_counter()
-        if self._start is None:
-            self._start = start
         try:
             return call(*args)
         finally:
@@ -184,7 +182,7 @@ class Watch:
             self._arguments,
             result,
             error,
-            self._start or 0.0,
+            self._start,
             self._seconds,
             self._wrapper,
         )
