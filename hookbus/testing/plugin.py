@@ -100,7 +100,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     Raises:
         pytest.UsageError: nothing is given to test, or an exception names no rule.
     """
-    paths = {item.path: item for item in items}
+    paths = {item.path for item in items}
     if not config.stash[CANDIDATES] and _PATHS["conformance"] in paths:
         raise pytest.UsageError(
             "hookbus.testing.conformance needs a hook class to test: "
