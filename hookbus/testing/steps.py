@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -160,21 +159,18 @@ def run_steps(
         "config": config,
         "recovery": Recovery(first_wait=0.0),
         "exit_on_signal": False,
+        "checkpoint_dir": directory,
     }
     model = None if custom_loop else script.graph(graph)
     compute = script.run_graph if trains else script.use_graph
     loop = script.run_custom_loop if custom_loop else compute
-    make: Callable[[], MonitoredSession]
+    make = MonitoredTrainingSession if trains else MonitoredSession
+    own: dict[str, Any] = {"kind": kind}
     if trains:
-        saving = {"save_summaries_steps": None, "log_step_count_steps": None, "again": True}
-        arguments |= {"checkpoint_dir": directory, **saving, **session}
-        make = partial(MonitoredTrainingSession, model, **arguments)
-    else:
-        arguments |= {"checkpoint_dir": directory, "kind": kind, **session}
-        make = partial(MonitoredSession, model, **arguments)
+        own = {"save_summaries_steps": None, "log_step_count_steps": None, "again": True}
     planned, error = tuple((errors or {}).values()), None
     try:
-        with make() as monitored:
+        with make(model, **{**arguments, **own, **session}) as monitored:
             loop(monitored, steps)
     except BaseException as caught:
         expected = isinstance(caught, Exception) or caught in planned
