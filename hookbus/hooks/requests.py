@@ -459,10 +459,8 @@ class Requests:
     def pass_on(self, asked: RunRequests, other: RunRequests) -> None:
         """Move the requests to stop, to save and to roll back of a run to another one."""
         with self._lock:
-            other.stop, other.save = (
-                other.stop or asked.stop,
-                united(other.save, asked.save),
-            )
+            other.stop = other.stop or asked.stop
+            other.save = united(other.save, asked.save)
             other.rollback = other.rollback or asked.rollback
             asked.stop = asked.save = asked.rollback = None
 
@@ -485,12 +483,9 @@ class Requests:
             own = self.save or self.values or asked.writes or self.inbox.posted
             self.pending = is_waiting or bool(own)
 
-    @signals_deferred
     def forget_run(self, is_waiting: bool) -> None:
         """Record that a run has taken its requests along."""
-        with self._lock:
-            own = self.save or self.values or self.inbox.posted
-            self.pending = is_waiting or bool(own)
+        self.served(RunRequests(), is_waiting)
 
     @signals_deferred
     def close(self, stage: Stage = "over") -> None:
