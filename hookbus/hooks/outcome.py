@@ -158,8 +158,8 @@ class SaveRequest:
 def united(*asked: SaveRequest | None) -> SaveRequest | None:
     """Return one request for several, with the plugin and the reason of the first."""
     given = [request for request in asked if request is not None]
-    if len(given) < 2:
-        return given[0] if given else None
+    if not given:
+        return None
     kept = {who: why for request in reversed(given) for who, why in request.kept.items()}
     return attrs.evolve(given[0], kept=kept)
 
