@@ -87,9 +87,9 @@ def pytest_configure(config: pytest.Config) -> None:
             rest = [dest for _, dest, *_ in _OPTIONS["conformance"][1:]]
             config.stash[CANDIDATES] = candidates(names, *map(config.getoption, rest))
         if spelled:
-            from hookbus.testing._backend.candidate import backends
+            from hookbus.testing._backend.candidate import Backend
 
-            config.stash[BACKENDS] = backends(spelled)
+            config.stash[BACKENDS] = [*map(Backend.named, dict.fromkeys(spelled))]
     except UsageError as error:
         raise pytest.UsageError(str(error)) from error
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 
 import attrs
 
@@ -65,12 +65,3 @@ class Backend:
                 f"--backend {self.spelled}: its exceptions name {name!r}, which is no rule "
                 f"of the suite{did_you_mean(name, rules)}"
             )
-
-
-def backends(spelled: Iterable[str]) -> list[Backend]:
-    """Return the backends of the options, each once.
-
-    Raises:
-        UsageError: one cannot be made.
-    """
-    return [Backend.named(name) for name in dict.fromkeys(spelled)]
