@@ -152,18 +152,18 @@ class Implementation:
         if wanted == event_parameters:
             return function
         places = tuple(event_parameters.index(name) for name in wanted)
-        if not self.defaulted and not places:
+        if self.defaulted:
+            named = tuple((name, event_parameters.index(name)) for name in self.defaulted)
+            return lambda *args: function(
+                *[args[place] for place in places],
+                **{name: args[place] for name, place in named},
+            )
+        if not places:
             return lambda *_: function()
-        if not self.defaulted and len(places) == 1:
+        if len(places) == 1:
             (only,) = places
             return lambda *args: function(args[only])
-        if not self.defaulted:
-            return lambda *args: function(*[args[place] for place in places])
-        named = tuple((name, event_parameters.index(name)) for name in self.defaulted)
-        return lambda *args: function(
-            *[args[place] for place in places],
-            **{name: args[place] for name, place in named},
-        )
+        return lambda *args: function(*[args[place] for place in places])
 
 
 class Registry(pluggy.PluginManager):
