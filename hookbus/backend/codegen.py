@@ -18,8 +18,6 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from types import CodeType
 from typing import Any, TypeAlias
 
-import attrs
-
 from hookbus.backend.program import Call, Program
 from hookbus.graph.operation import Operation
 from hookbus.library.lookup import on_host
@@ -76,25 +74,7 @@ def source_of(function: Any) -> str:
     return "".join(inspect.getblock(_lines[code.co_filename][code.co_firstlineno - 1 :]))
 
 
-@attrs.frozen(eq=False)
-class CompiledProgram:
-    """A program that is compiled for one session.
-
-    Attributes:
-        run: runs it.
-        lines: the body of that function, for a longer one; it takes the values of
-            ``feeds``, and leaves the results in local variables.
-        results: the expression of the results.
-        names: the global names that the lines use.
-    """
-
-    run: Run
-    lines: Sequence[str]
-    results: str
-    names: Mapping[str, Any]
-
-
-def compile_program(program: Program, names: Mapping[str, Any]) -> CompiledProgram:
+def compile_program(program: Program, names: Mapping[str, Any]) -> Run:
     """Compile a program for one session.
 
     Args:
@@ -135,11 +115,10 @@ def compile_program(program: Program, names: Mapping[str, Any]) -> CompiledProgr
             "        raise",
         ]
     lines += _committing(program, updates, arrays)
-    results = _results(program)
-    source = "\n".join(["def run(feeds):", *lines, f"    return {results}"])
-    names = dict(namespace)
-    define(f"{source}\n", namespace)
-    return CompiledProgram(namespace["run"], lines, results, names)
+    lines = ["def run(feeds):", *lines, f"    return {_results(program)}"]
+    define("\n".join(lines) + "\n", namespace)
+    run: Run = namespace["run"]
+    return run
 
 
 def _filling(program: Program) -> list[str]:

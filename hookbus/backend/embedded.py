@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn, TypeVar
 
 from hookbus.backend.base import SessionBase, nothing_to_skip
-from hookbus.backend.codegen import CompiledProgram, compile_program, shape_of
+from hookbus.backend.codegen import Run, compile_program, shape_of
 from hookbus.backend.forks import ForkedInputs, fork_inputs
 from hookbus.backend.inputs import Input
 from hookbus.backend.program import Program, is_live, plan
@@ -64,7 +64,7 @@ class EmbeddedSession(SessionBase):
         self.version: int = 0
         self._closed = False
         self._last: dict[str, Mapping[str, Any]] = {}
-        self._compiled: dict[Program, CompiledProgram | None] = {}
+        self._compiled: dict[Program, Run | None] = {}
         self._values = {
             node.name: _copied(node.source) for node in graph.variables if not is_live(node)
         }
@@ -110,9 +110,9 @@ class EmbeddedSession(SessionBase):
         """
         if not (execution.writes or execution.options.trace_level):
             program = execution.program
-            compiled = self._compiled.get(program)
-            if compiled is not None:
-                return compiled.run(execution.feeds)
+            run = self._compiled.get(program)
+            if run is not None:
+                return run(execution.feeds)
             self._compile_repeated(program)
         return self._execute(execution)
 
@@ -126,7 +126,7 @@ class EmbeddedSession(SessionBase):
             raise nothing_to_skip()
         return self._execute(execution, updates=False)
 
-    def prepared(self, program: Program) -> CompiledProgram | None:
+    def prepared(self, program: Program) -> Run | None:
         """Return the compiled form of a program; None before the program ran twice.
 
         The compiled form behaves like :meth:`execute` without writes or a record. This

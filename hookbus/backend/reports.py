@@ -10,7 +10,7 @@ from numbers import Number
 from typing import Any
 
 from hookbus.backend.base import read
-from hookbus.backend.codegen import CompiledProgram
+from hookbus.backend.codegen import Run
 from hookbus.backend.embedded import EmbeddedSession
 from hookbus.backend.forks import ForkedInputs
 from hookbus.backend.program import Program, is_live, plan
@@ -359,7 +359,7 @@ class ReportSession(EmbeddedSession):
         with self.last.aside():
             return super().execute(execution)
 
-    def prepared(self, program: Program) -> CompiledProgram | None:
+    def prepared(self, program: Program) -> Run | None:
         """Return a program that only computes as :class:`EmbeddedSession` does."""
         undoes = self._takes_reports and not program.pure
         return None if undoes else super().prepared(program)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hookbus.backend.codegen import CompiledProgram
+from hookbus.backend.codegen import Run
 from hookbus.backend.protocol import Execution, Session
 from hookbus.backend.reports import Reports
 from hookbus.errors import UsageError
@@ -63,9 +63,9 @@ class Executor:
             given: as for :meth:`plan`; a repetition may be given something else.
             trains: whether the step counts global steps.
         """
-        program = self.compiled(plan)
-        if program is not None:
-            return program.run
+        run = self.compiled(plan)
+        if run is not None:
+            return run
         execute, made = plan.execute, plan.program
         assert execute is not None
         rest = NO_WRITES, DEFAULT_OPTIONS, NO_METADATA
@@ -73,12 +73,12 @@ class Executor:
             Execution(made, NO_FEEDS if feeds is None else feeds, *rest)
         )
 
-    def compiled(self, plan: RunPlan) -> CompiledProgram | None:
+    def compiled(self, plan: RunPlan) -> Run | None:
         """Return the program of a plan in compiled form, if the backend has it."""
         prepare = getattr(self.session, "prepared", None)
         if prepare is None or self._is_measured:
             return None
-        compiled: CompiledProgram | None = prepare(plan.program)
+        compiled: Run | None = prepare(plan.program)
         return compiled
 
 

@@ -455,8 +455,7 @@ class Stepper:
         )
         functions: list[Any] = []
         for trace in traces:
-            program = trace.program
-            functions += [trace.ask, None if program is None else program.run, trace.tell]
+            functions += [trace.ask, trace.program, trace.tell]
         shown = [each for each in functions if each not in (None, ask_nobody, tell_nobody)]
         return header + "\n".join(map(source_of, shown))
 

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import attrs
 
-from hookbus.backend.codegen import CompiledProgram
+from hookbus.backend.codegen import Run
 from hookbus.bus.caller import Caller, Result
 from hookbus.hooks.context import RunFrame, SessionRunContext
 from hookbus.hooks.hook import SessionRunArgs
@@ -135,7 +135,7 @@ class Trace:
     execute: Execute = miss
     plan: RunPlan | None = None
     recorded: Unplanned | None = None
-    program: CompiledProgram | None = None
+    program: Run | None = None
     own: SessionRunArgs | None = None
     feed_names: Mapping[Any, str] = attrs.field(factory=dict)
     key: Hashable = None
