@@ -173,7 +173,11 @@ class EmbeddedSession(SessionBase):
             try:
                 returned = operation.call(*pick(slots))
                 if operation.trains or outputs:
-                    returned = self._unpack(operation, returned, outputs, slots, news)
+                    updates, results = self._unpacked(operation, returned)
+                    news.update(updates)
+                    for key, slot in outputs:
+                        slots[slot] = results[key]
+                    returned = results if outputs else None
                 slots[own] = returned
             except BaseException as error:
                 _explain(error, operation)
@@ -331,25 +335,6 @@ class EmbeddedSession(SessionBase):
         for name, value in news.items():
             self._check_value(name, value, f"op {operation.name!r}")
         return dict(news), dict(results)
-
-    def _unpack(
-        self,
-        operation: Operation,
-        returned: Any,
-        outputs: tuple[tuple[str, int], ...],
-        slots: list[Any],
-        updates: dict[str, Any],
-    ) -> Any:
-        """Put an op's outputs into their slots and keep its updates for the commit.
-
-        Returns:
-            The value of the op's own node.
-        """
-        news, results = self._unpacked(operation, returned)
-        updates.update(news)
-        for key, slot in outputs:
-            slots[slot] = results[key]
-        return results if outputs else None
 
     def _commit(
         self,
