@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Set
 from typing import Any
 
 import attrs
@@ -50,26 +50,16 @@ class Recording:
             start = time.perf_counter()
             returned = operation.call(*values)
             seconds = time.perf_counter() - start
-            self.ops.append(self._record(operation, start, seconds, values, returned))
+            read = dict(zip(operation.reads, values, strict=True))
+            read.pop(XP, None)
+            given, updates = _given(operation, returned)
+            for name in self._fed & given.keys():
+                del given[name]  # readers of the node get the feed
+            parts = map(_values, (read, given, updates))
+            self.ops.append(OpRecord(operation.name, "op", start, seconds, *parts))
             return returned
 
         return attrs.evolve(operation, call=call)
-
-    def _record(
-        self,
-        operation: Operation,
-        start: float,
-        seconds: float,
-        values: Sequence[Any],
-        returned: Any,
-    ) -> OpRecord:
-        read = dict(zip(operation.reads, values, strict=True))
-        read.pop(XP, None)
-        given, updates = _given(operation, returned)
-        for name in self._fed & given.keys():
-            del given[name]  # readers of the node get the feed
-        name, parts = operation.name, map(_values, (read, given, updates))
-        return OpRecord(name, "op", start, seconds, *parts)
 
 
 def _given(operation: Operation, returned: Any) -> tuple[dict[str, Any], Mapping[str, Any]]:
