@@ -149,18 +149,19 @@ def methods_of(thing: Any, *names: str) -> tuple[Callable[..., Any], ...] | None
     """
     found = []
     for name in names:
-        method = _attribute(thing, name)
+        method = attribute_of(thing, name)
         if not callable(method):
             return None
         found.append(method)
     missing = object()
     known = [inspect.getattr_static(thing, name, missing) is not missing for name in names]
-    if not all(known) and _attribute(thing, _NOBODY_HAS, missing) is not missing:
+    if not all(known) and attribute_of(thing, _NOBODY_HAS, missing) is not missing:
         return None
     return tuple(found)
 
 
-def _attribute(thing: Any, name: str, default: Any = None) -> Any:
+def attribute_of(thing: Any, name: str, default: Any = None) -> Any:
+    """Return an attribute of an object, or the default if reading it fails."""
     try:
         return getattr(thing, name, default)
     except Exception:

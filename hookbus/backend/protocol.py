@@ -15,6 +15,7 @@ from hookbus.errors import UsageError
 from hookbus.graph.graph import Graph
 from hookbus.graph.node import Node
 from hookbus.library.roles import Role
+from hookbus.validation import attribute_of
 
 
 @attrs.frozen
@@ -363,12 +364,12 @@ class ValueRecord:
     @classmethod
     def of(cls, name: str, value: Any) -> ValueRecord:
         """Describe a value of any kind, whatever its attributes hold."""
-        dtype, shape = _part(value, "dtype"), _part(value, "shape")
+        dtype, shape = attribute_of(value, "dtype"), attribute_of(value, "shape")
         return cls(
             name,
             type(value).__name__ if dtype is None else _spelled(dtype),
             _sizes(shape) if isinstance(shape, tuple) else (),
-            _size(_part(value, "nbytes")),
+            _size(attribute_of(value, "nbytes")),
         )
 
 
@@ -400,14 +401,6 @@ class OpRecord:
     inputs: tuple[ValueRecord, ...] = ()
     outputs: tuple[ValueRecord, ...] = ()
     updates: tuple[ValueRecord, ...] = ()
-
-
-def _part(value: Any, name: str) -> Any:
-    """Return an attribute, or None if reading it fails: that must not fail the run."""
-    try:
-        return getattr(value, name, None)
-    except Exception:
-        return None
 
 
 def _sizes(shape: tuple[Any, ...]) -> tuple[int, ...]:
