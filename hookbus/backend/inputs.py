@@ -610,16 +610,13 @@ def _given_by(iterable: Any) -> _Given | None:
     """
     if not hasattr(iterable, "__next__"):
         return None
+    is_used = inspect.isgenerator(iterable) and (
+        inspect.getgeneratorstate(iterable) != inspect.GEN_CREATED
+    )
     try:
-        found = _given.get(iterable)
-        if found is None:
-            used = inspect.isgenerator(iterable) and (
-                inspect.getgeneratorstate(iterable) != inspect.GEN_CREATED
-            )
-            found = None if used else _given.setdefault(iterable, _Given())
+        return _given.get(iterable) if is_used else _given.setdefault(iterable, _Given())
     except TypeError:  # no weak reference leads to it
         return None
-    return found
 
 
 def _capture(loader: Loader) -> dict[str, Any]:
