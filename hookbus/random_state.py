@@ -45,9 +45,7 @@ def numpy_source(generator: Any, bits: Callable[[], Any]) -> RandomSource:
         return {**state, "has_gauss": 0, "gauss": 0.0}
 
     return RandomSource(
-        lambda: generator.get_state(legacy=False),
-        lambda state: generator.set_state(state),
-        fork,
+        lambda: generator.get_state(legacy=False), generator.set_state, fork
     )
 
 
