@@ -77,37 +77,37 @@ def swapped(
     >>> session.run("w")
     1.0
     """
-    session = _backend_of(session)
+    backend: Session = backend_of(session, "swapped")
     if not isinstance(values, Mapping):
         raise ArgumentTypeError(
             f"swapped() takes a dict from variable to value, not a {type(values).__name__}"
         )
-    swaps = swaps_of(session)
+    swaps = swaps_of(backend)
     who = swaps.asker()
-    named = {session.graph.variable_named(node, who): v for node, v in values.items()}
+    named = {backend.graph.variable_named(node, who): v for node, v in values.items()}
     for name, value in named.items():
         if name in swaps.holders:
             raise WriteConflictError(
                 f"variable {name!r} is swapped by two parties at a time: "
                 f"{swaps.holders[name]} and {who}; leave the first block before"
             )
-        session.check(name, value, who)
-    raw = _values(session, named)
+        backend.check(name, value, who)
+    raw = _values(backend, named)
     swaps.raw.update(raw)
     swaps.holders.update(dict.fromkeys(named, who))
-    version = session.version
+    version = backend.version
 
     def undo() -> None:
         try:
-            _put(session, {name: swaps.raw[name] for name in raw})
+            _put(backend, {name: swaps.raw[name] for name in raw})
         finally:
             for name in raw:
                 del swaps.raw[name], swaps.holders[name]
 
     with Undo(undo):
-        _put(session, named)
+        _put(backend, named)
         yield
-        if session.version != version:
+        if backend.version != version:
             raise UsageError(
                 f"{who} swapped {', '.join(map(repr, named))}, and the block changed a "
                 "variable or the global step; do not train or write inside swapped()"
@@ -128,11 +128,6 @@ def unswapped(session: Session) -> Iterator[None]:
     finally:
         swaps.raw.update(_values(session, swaps.raw))  # a hook may have assigned one
         _put(session, shown)
-
-
-def _backend_of(session: Session | HasBackendSession) -> Session:
-    backend: Session = backend_of(session, "swapped")
-    return backend
 
 
 def _values(session: Session, names: Iterable[str]) -> dict[str, Any]:
