@@ -174,11 +174,7 @@ class ReportGraph(Graph):
 
     def wrapped_together(self, name: str) -> tuple[str, ...]:
         """Return the nodes whose wrapped values depend on each other, with one of them."""
-        found, waiting = {name}, [name]
-        while waiting:
-            more = self._wraps.together_with(waiting.pop()) - found
-            found |= more
-            waiting += more
+        found = self._wraps.together_with(name)
         return tuple(node for node in self.wraps if node in found)
 
     def hold(

@@ -28,16 +28,16 @@ class Wraps:
         self._names: dict[str, tuple[str, ...]] = {}
         self._joint: dict[str, tuple[Collection[str], str]] = {}
 
-    def __bool__(self) -> bool:
-        return bool(self._names)
-
     @property
     def names(self) -> Mapping[str, tuple[str, ...]]:
         """The names of the nodes that wrap a node, in order, by the node's name."""
         return dict(self._names)
 
     def together_with(self, node: str) -> set[str]:
-        """Return the nodes whose wraps take their values together with that of a node."""
+        """Return the nodes whose wraps take their values together with that of a node.
+
+        :meth:`check_joint` lets groups of several nodes overlap only if they are equal.
+        """
         found = (nodes for nodes, _ in self._joint.values() if node in nodes)
         return {node, *itertools.chain.from_iterable(found)}
 
