@@ -49,6 +49,11 @@ class _TrainOpOptions(_OpOptions, total=False):
     in_loop: bool | None
 
 
+class _WrapOptions(TypedDict, total=False):
+    reads: Mapping[str, Node | str] | None
+    keeps_form: bool
+
+
 class Graph(NodeTable):
     """Nodes under names: placeholders, variables, inputs and ops.
 
@@ -399,17 +404,11 @@ class Graph(NodeTable):
         self,
         node: Node | str | Sequence[Node | str],
         fn: Callable[..., Any],
-        *,
-        reads: Mapping[str, Node | str] | None = None,
-        keeps_form: bool = True,
+        **options: Unpack[_WrapOptions],
     ) -> Node: ...
     @overload
     def wrap(
-        self,
-        node: Node | str | Sequence[Node | str],
-        *,
-        reads: Mapping[str, Node | str] | None = None,
-        keeps_form: bool = True,
+        self, node: Node | str | Sequence[Node | str], **options: Unpack[_WrapOptions]
     ) -> Callable[[Callable[..., Any]], Node]: ...
     def wrap(
         self,
@@ -470,8 +469,7 @@ class Graph(NodeTable):
         nodes = [*node] if isinstance(node, list | tuple) else [cast("Node | str", node)]
         if not nodes:
             raise GraphError("wrap() is given no nodes; name those to wrap")
-        for each in nodes:
-            self._check_open(each, "wrap")
+        self._check_open(nodes[0], "wrap")
         owner = self._owner()
         who = wrapper(owner)
         asker = f"the wrap of {who}" if owner else who
