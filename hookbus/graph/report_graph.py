@@ -133,10 +133,11 @@ class ReportGraph(Graph):
             node = node.name  # what it stands for may have been tracked since
         if isinstance(node, str):
             name = plain_name(node)
-            live = None if name in self else self.live_value(name)
-            if name not in self and (live is not None or self.takes_reports):
-                self._reported.add(name)
-                return self._note(name, _kind_of(live), live)
+            if name not in self:
+                live = self.live_value(name)
+                if live is not None or self.takes_reports:
+                    self._reported.add(name)
+                    return self._note(name, _kind_of(live), live)
         return super().resolve(node, asker)
 
     def check_wrap(self, node: Node, who: str) -> None:
@@ -197,7 +198,7 @@ class ReportGraph(Graph):
         self.states.update(states)
         variables = {name: live for name, live in values.items() if live.put is not None}
         self.live_variables.update(variables)
-        for name in [*self.nodes]:
+        for name in self.nodes:
             self.is_held(name)
 
     def live_value(self, name: str) -> LiveValue | None:
@@ -217,14 +218,14 @@ class ReportGraph(Graph):
         Raises:
             GraphError: no tracked object has it, or it cannot be written.
         """
-        name = self.resolve(node, asker).name
-        live = self.live.get(name)
+        found = self.resolve(node, asker)
+        name, live = found.name, self.live.get(found.name)
         if live is not None and live.is_shared:
             raise GraphError(
                 f"{asker} writes {name!r}, which cannot be assigned: each rank of the "
                 "training holds a part of it"
             )
-        is_report = self.takes_reports and self.resolve(name).kind == "placeholder"
+        is_report = self.takes_reports and found.kind == "placeholder"
         if is_report and not self.is_held(name):
             states = (each for state in self.states.values() for each in state.values())
             near = did_you_mean(name, [*self.live_variables, *states])
