@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 
 from hookbus.errors import CheckpointError
-from hookbus.library.lookup import library_of
+from hookbus.library.lookup import PLAIN, library_of
 from hookbus.validation import methods_of
 
 _MOST_LEVELS = 98
@@ -19,8 +19,6 @@ _MOST_BITS = 2**13
 
 _ADDRESSES: dict[type, Any] = {str: " object at 0x", bytes: b" object at 0x"}
 """Texts that another process does not take: there, the object is at another address."""
-
-_PLAIN = frozenset({bool, int, float, complex, str, bytes, type(None)})
 
 
 @attrs.frozen(eq=False)
@@ -109,7 +107,7 @@ def _parts_of(whole: Any) -> Iterator[Any]:
 
 
 def _fault_of_leaf(value: Any) -> str:
-    if type(value) in _PLAIN:
+    if type(value) in PLAIN:
         if type(value) is int and value.bit_length() > _MOST_BITS:
             return "contains an integer of thousands of digits"
         # Grain compares the repr() of a data source with that in the state.

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from hookbus.errors import CheckpointError
-from hookbus.library.lookup import library_of
+from hookbus.library.lookup import PLAIN, library_of
 
-_PLAIN = (bool, int, float, complex, str, bytes, type(None))
+_PLAIN = tuple(PLAIN)
 
 
 class _UnknownError(Exception):
@@ -137,7 +137,7 @@ def is_fixed(value: Any) -> bool:
         part = parts.pop()
         if isinstance(part, tuple):
             parts.extend(part)
-        elif type(part) not in _PLAIN and not _is_numpy_scalar(part):
+        elif type(part) not in PLAIN and not _is_numpy_scalar(part):
             return False
     return True
 

@@ -33,7 +33,7 @@ _PLUGINS = {
 }
 """The distributions to install for well-known libraries."""
 
-PLAIN = frozenset({bool, int, float, complex, str, bytes, type(None)})
+PLAIN: frozenset[type] = frozenset({bool, int, float, complex, str, bytes, type(None)})
 """The classes of values that belong to no library and never change."""
 _MOST_CLASSES = 1024
 _CONTAINERS = (dict, list, tuple)
