@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from hookbus.discovery import releases
@@ -194,10 +194,10 @@ def _replaced(container: Any, names: _Names, moved: Mapping[str, Iterator[Any]])
     kind, parts = container.__class__, []
     for part in container.values() if kind is dict else container:
         cls = part.__class__
-        name = None if cls in _CONTAINERS else names[cls]
         if cls in _CONTAINERS:
             parts.append(_replaced(part, names, moved))
         else:
+            name = names[cls]
             parts.append(part if name is None else next(moved[name]))
     if kind is dict:
         return dict(zip(container, parts, strict=True))
@@ -211,9 +211,7 @@ class _Names(dict[Any, "str | None"]):
         path: the path.
     """
 
-    def __init__(self, path: Iterable[str]) -> None:
-        super().__init__()
-        self.path = [*path]
+    path: Sequence[str] = ()
 
     def __missing__(self, cls: Any) -> str | None:
         known = _entries(tuple(self.path))
@@ -224,7 +222,7 @@ class _Names(dict[Any, "str | None"]):
         return name
 
 
-_kept_names = _Names(())
+_kept_names = _Names()
 _movers: dict[Any, Callable[[Sequence[Any]], Sequence[Any]]] = {}
 """The function that moves values of a class to the host, for those that were moved."""
 
