@@ -204,21 +204,22 @@ class _Planner:
             self._new(XP)
             return None
         node = self._graph.resolve(name)
-        operation = node.source
-        if name not in self._fed and isinstance(operation, Operation):
-            if not is_train_output(node) or operation.name in self._running:
-                return self._graph.wired(operation)
-            key = next(key for key, output in operation.outputs if output == name)
-            self._last_outputs.append((self._new(name), name, operation.name, key))
-            return None
-        if name not in self._fed and is_live(node):
-            return Operation(name, operation.get, (), pure=True)
-        if name not in self._fed and node.kind == "placeholder":
+        kind, source = node.kind, node.source
+        if name in self._fed:
+            self._leaves["feed"].append((self._new(name), name))
+        elif isinstance(source, Operation):
+            if not is_train_output(node) or source.name in self._running:
+                return self._graph.wired(source)
+            key = next(key for key, output in source.outputs if output == name)
+            self._last_outputs.append((self._new(name), name, source.name, key))
+        elif is_live(node):
+            return Operation(name, source.get, (), pure=True)
+        elif kind == "placeholder":
             raise UnfedPlaceholderError(self._unfed(name), name)
-        kind: str = "feed" if name in self._fed else node.kind
-        if kind == "variable" and hasattr(node.source, "setflags"):
-            kind = "array"
-        self._leaves[kind].append((self._new(name), name))
+        else:
+            is_array = kind == "variable" and hasattr(source, "setflags")
+            leaves = self._leaves["array" if is_array else kind]
+            leaves.append((self._new(name), name))
         return None
 
     def _new(self, name: str) -> int:
