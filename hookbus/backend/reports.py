@@ -366,10 +366,9 @@ class ReportSession(EmbeddedSession):
 
     def _live_value(self, name: str) -> LiveValue | None:
         found = self._live.get(name)
-        return found if found is not None or not self.graph.states else self._found(name)
-
-    def _found(self, name: str) -> LiveValue | None:
-        live = None if name in self._values else self.graph.live_value(name)
+        if found is not None or not self.graph.states or name in self._values:
+            return found
+        live = self.graph.live_value(name)
         return live if live is not None and live.put is not None else None
 
     def _write(self, values: Mapping[str, Any]) -> None:
