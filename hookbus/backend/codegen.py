@@ -18,6 +18,8 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from types import CodeType
 from typing import Any, TypeAlias
 
+import attrs
+
 from hookbus.backend.program import Call, Program
 from hookbus.graph.operation import Operation
 from hookbus.library.lookup import on_host
@@ -74,6 +76,42 @@ def source_of(function: Any) -> str:
     return "".join(inspect.getblock(_lines[code.co_filename][code.co_firstlineno - 1 :]))
 
 
+@attrs.frozen(eq=False)
+class _Updates:
+    """The updates of a compiled program.
+
+    Attributes:
+        shapes: the shape of each variable that is updated, which never changes.
+        arrays: the names of those variables that are arrays of NumPy.
+        news: the variables, and the local variables with their new values, in order.
+    """
+
+    shapes: Mapping[str, tuple[int, ...]]
+    arrays: Container[str]
+    news: list[tuple[str, str]] = attrs.field(factory=list)
+
+    def new(self, variable: str) -> str:
+        """Return the name of a local variable for the new value of a variable."""
+        name = f"u{len(self.news)}"
+        self.news.append((variable, name))
+        return name
+
+    def checking(self, operation: Operation, name: str, new: str) -> list[str]:
+        """Return the lines that check a new value, if it is not as the old one."""
+        shape, who = self.shapes[name], f"op {operation.name!r}"
+        if name in self.arrays:
+            return [
+                f"        if {new}.__class__ is not ndarray or {new}.shape != {shape}:",
+                f"            check({name!r}, {new}, {who!r})",
+            ]
+        return [
+            f"        old, cls = variables[{name!r}], {new}.__class__",
+            "        if cls is not old.__class__ or (cls not in NUMBERS and"
+            f" getattr({new}, 'shape', ()) != {shape}):",
+            f"            check({name!r}, {new}, {who!r})",
+        ]
+
+
 def compile_program(program: Program, names: Mapping[str, Any]) -> Run:
     """Compile a program for one session.
 
@@ -92,13 +130,14 @@ def compile_program(program: Program, names: Mapping[str, Any]) -> Run:
         "on_host": on_host,
         "ops": [call[0] for call in program.calls],
     }
-    # The shape of a variable never changes.
-    shapes = {name: shape_of(names["variables"][name]) for name in program.writers}
     ndarray = getattr(sys.modules.get("numpy"), "ndarray", None)  # no dependency of core
-    arrays = {n for n in program.writers if type(names["variables"][n]) is ndarray}
     namespace["ndarray"] = ndarray
+    written = {name: names["variables"][name] for name in program.writers}
+    updates = _Updates(
+        {name: shape_of(value) for name, value in written.items()},
+        {name for name, value in written.items() if type(value) is ndarray},
+    )
     lines = ["    if session._closed: refuse()", *_filling(program)]
-    updates: list[tuple[str, str]] = []
     if program.calls:
         lines += ["    at = 0", "    try:"]
         for number, (call, reads) in enumerate(
@@ -108,13 +147,13 @@ def compile_program(program: Program, names: Mapping[str, Any]) -> Run:
             if number:
                 lines.append(f"        at = {number}")
             lines.append(f"        # op {call[0].name!r}")
-            lines += _calling(number, call, reads, updates, shapes, arrays)
+            lines += _calling(number, call, reads, updates)
         lines += [
             "    except BaseException as error:",
             "        explain(error, ops[at])",
             "        raise",
         ]
-    lines += _committing(program, updates, arrays)
+    lines += _committing(program, updates)
     lines = ["def run(feeds):", *lines, f"    return {_results(program)}"]
     define("\n".join(lines) + "\n", namespace)
     run: Run = namespace["run"]
@@ -140,15 +179,8 @@ def _filling(program: Program) -> list[str]:
     return lines
 
 
-def _calling(
-    number: int,
-    call: Call,
-    reads: Sequence[int],
-    updates: list[tuple[str, str]],
-    shapes: Mapping[str, tuple[int, ...]],
-    arrays: Container[str],
-) -> list[str]:
-    """Return the lines of one op; add (variable, new value) of its updates."""
+def _calling(number: int, call: Call, reads: Sequence[int], updates: _Updates) -> list[str]:
+    """Return the lines of one op; add its updates."""
     operation, _, own, outputs = call
     called = f"f{number}({', '.join(f's{slot}' for slot in reads)})"
     if not operation.trains and not outputs:
@@ -156,21 +188,21 @@ def _calling(
     if not operation.updates and not outputs:
         return [f"        {called}", f"        s{own} = None"]
     if operation.single_update and not outputs:
-        new = _new(operation.updates[0], updates)
+        new = updates.new(operation.updates[0])
         return [
             f"        {new} = {called}",
             f"        s{own} = None",
-            *_checking(operation, operation.updates[0], new, shapes, arrays),
+            *updates.checking(operation, operation.updates[0], new),
         ]
     lines = [f"        returned = {called}"]
-    news = [(name, _new(name, updates)) for name in operation.updates]
+    news = [(name, updates.new(name)) for name in operation.updates]
     # Nearly always in one of the forms that an op may choose from.
     usual, taken = _taking(operation, news, outputs)
     lines.append(f"        if {usual}:")
     lines += [f"            {line}" for line in taken]
     lines.append(f"            s{own} = {'results.copy()' if outputs else None}")
     for name, new in news:
-        checks = _checking(operation, name, new, shapes, arrays)
+        checks = updates.checking(operation, name, new)
         lines += [f"    {line}" for line in checks]
     lines.append("        else:")
     lines.append(f"            news, results = unpack(ops[{number}], returned)")
@@ -180,13 +212,6 @@ def _calling(
     # Else it would hold the new values, which the commit would have to copy.
     lines.append("        returned = news = None")
     return lines
-
-
-def _new(variable: str, updates: list[tuple[str, str]]) -> str:
-    """Return the name of a local variable for the new value of a variable."""
-    name = f"u{len(updates)}"
-    updates.append((variable, name))
-    return name
 
 
 def _taking(
@@ -221,38 +246,17 @@ def _is_dict_of(value: str, names: Sequence[str]) -> str:
     return f"{value}.__class__ is dict and len({value}) == {len(names)}{has}"
 
 
-def _checking(
-    operation: Operation,
-    name: str,
-    new: str,
-    shapes: Mapping[str, tuple[int, ...]],
-    arrays: Container[str],
-) -> list[str]:
-    """Return the lines that check a new value, if it is not as the old one."""
-    if name in arrays:
-        return [
-            f"        if {new}.__class__ is not ndarray or {new}.shape != {shapes[name]}:",
-            f"            check({name!r}, {new}, {f'op {operation.name!r}'!r})",
-        ]
-    return [
-        f"        old, cls = variables[{name!r}], {new}.__class__",
-        "        if cls is not old.__class__ or (cls not in NUMBERS and"
-        f" getattr({new}, 'shape', ()) != {shapes[name]}):",
-        f"            check({name!r}, {new}, {f'op {operation.name!r}'!r})",
-    ]
-
-
 def shape_of(value: Any) -> tuple[int, ...]:
     """Return the shape of a value, ``()`` for one that has none."""
     return tuple(getattr(value, "shape", ()))
 
 
-def _committing(
-    program: Program, updates: Sequence[tuple[str, str]], arrays: Container[str]
-) -> list[str]:
+def _committing(program: Program, updates: _Updates) -> list[str]:
     lines = []
-    for name, new in updates:
-        if name in arrays:
+    for name, new in updates.news:
+        test = "if"
+        if name in updates.arrays:
+            test = "elif"
             lines += [
                 f"    if {new}.__class__ is ndarray:",
                 f"        if {_count(new)} > SOLE or {new}.base is not None:",
@@ -260,7 +264,7 @@ def _committing(
                 f"        {new}.setflags(False)",
             ]
         lines += [
-            f"    {'elif' if name in arrays else 'if'} {new}.__class__ not in NUMBERS:",
+            f"    {test} {new}.__class__ not in NUMBERS:",
             # Other code that holds the array, or a view of it, could change the variable.
             f"        shared = {_count(new)} > SOLE",
             f"        if shared or getattr({new}, 'base', None) is not None:",
@@ -270,7 +274,7 @@ def _committing(
             f"    variables[{name!r}] = {new}",
         ]
     lines += [f"    last[{op!r}] = s{slot}" for slot, op in program.trained]
-    changes = bool(updates) + bool(program.increment)
+    changes = bool(updates.news) + bool(program.increment)
     if changes:
         lines.append(f"    session.version += {changes}")
     if program.increment:
