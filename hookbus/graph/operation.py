@@ -115,6 +115,20 @@ def checked_reads(name: str, reads: Mapping[str, Any] | None) -> Mapping[str, An
     return reads or {}
 
 
+def parameters_of(name: str, fn: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    """Return the parameters of an op's function by name.
+
+    Raises:
+        GraphError: the function has no readable signature.
+    """
+    try:
+        return signature_of(fn).parameters
+    except (TypeError, ValueError) as error:
+        raise GraphError(
+            f"op {name!r}: {fn!r} has no readable signature; wrap it in a function"
+        ) from error
+
+
 def reads_of(
     name: str, fn: Callable[..., Any], reads: Mapping[str, Any]
 ) -> list[tuple[inspect.Parameter, Any]]:
@@ -124,12 +138,7 @@ def reads_of(
         GraphError: the function has no readable signature, takes ``*args`` or
             ``**kwargs``, or *reads* names a parameter that it does not have.
     """
-    try:
-        parameters = signature_of(fn).parameters
-    except (TypeError, ValueError) as error:
-        raise GraphError(
-            f"op {name!r}: {fn!r} has no readable signature; wrap it in a function"
-        ) from error
+    parameters = parameters_of(name, fn)
     for wrong in reads.keys() - parameters.keys():
         raise GraphError(
             f"op {name!r}: reads= names {spelled(wrong)}, which is not one of its "

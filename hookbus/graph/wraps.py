@@ -10,8 +10,7 @@ import attrs
 
 from hookbus.errors import GraphError
 from hookbus.graph.node import GLOBAL_STEP, Node
-from hookbus.graph.operation import XP, Operation
-from hookbus.validation import signature_of
+from hookbus.graph.operation import XP, Operation, parameters_of
 
 _NUMBERS = ((bool, "bool"), (int, "int64"), (float, "float64"), (complex, "complex128"))
 
@@ -178,12 +177,9 @@ def value_parameter(name: str, fn: Callable[..., Any], reads: Mapping[str, Any])
     """Return the parameter of a wrapping function that gets the value: its first one.
 
     Raises:
-        GraphError: it takes none, or *reads* names it.
+        GraphError: it takes none, or *reads* names it, or its signature cannot be read.
     """
-    try:
-        parameters = [*signature_of(fn).parameters]
-    except (TypeError, ValueError):
-        parameters = [""]  # reads_of() says so
+    parameters = [*parameters_of(name, fn)]
     if not parameters:
         raise GraphError(
             f"op {name!r}: the function takes no parameter; the first one gets the value "
