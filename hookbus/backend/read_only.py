@@ -34,7 +34,7 @@ def protected(value: Any) -> Any:
 def _protection(cls: type[Any]) -> Callable[[Any], Any] | None:
     """Return the function that protects the values of a class; None if they need none."""
     if cls is dict:
-        return _copied_dict
+        return lambda value: {key: protected(part) for key, part in value.items()}
     if cls is list or cls is tuple:
         return lambda value: cls(map(protected, value))
     if issubclass(cls, tuple) and hasattr(cls, "_make"):
@@ -42,10 +42,6 @@ def _protection(cls: type[Any]) -> Callable[[Any], Any] | None:
     # NumPy is no dependency. Its scalars have the flag as well, but no items to set.
     is_array = hasattr(cls, "setflags") and hasattr(cls, "__setitem__")
     return _view if is_array else None
-
-
-def _copied_dict(value: dict[Any, Any]) -> dict[Any, Any]:
-    return {key: protected(part) for key, part in value.items()}
 
 
 def _view(array: Any) -> Any:
