@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 
 from hookbus.errors import CheckpointError
-from hookbus.library.lookup import PLAIN, library_of
+from hookbus.library.lookup import PLAIN, is_plain_array, library_of
 from hookbus.validation import methods_of
 
 _MOST_LEVELS = 98
@@ -121,6 +121,6 @@ def _fault_of_leaf(value: Any) -> str:
             return ""
     except CheckpointError as error:
         return f"cannot be saved: {error}"
-    if hasattr(value, "tobytes") and not getattr(value.dtype, "hasobject", True):
+    if is_plain_array(value):
         return ""
     return f"contains the type {type(value).__module__}.{type(value).__qualname__}"

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from hookbus.errors import CheckpointError
-from hookbus.library.lookup import PLAIN, library_of
+from hookbus.library.lookup import PLAIN, is_plain_array, library_of
 
 _PLAIN = tuple(PLAIN)
 
@@ -57,7 +57,7 @@ def _content_of_array(value: Any) -> Iterator[Any]:
     if packed is not None:
         yield repr((packed.dtype, packed.shape)).encode()
         yield packed.data()
-    elif hasattr(value, "tobytes") and not getattr(value.dtype, "hasobject", True):
+    elif is_plain_array(value):
         yield repr((str(value.dtype), value.shape)).encode()
         yield value.tobytes()
     else:

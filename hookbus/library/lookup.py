@@ -100,6 +100,16 @@ def library_name(thing: Any) -> str | None:
     return _names_of_classes()[thing.__class__]
 
 
+def is_plain_array(value: Any) -> bool:
+    """Return whether the bytes of a value, with its dtype and shape, are all of it.
+
+    That holds for arrays and scalars of NumPy without objects. An ``array.array`` and a
+    ``memoryview`` have bytes, but no dtype.
+    """
+    dtype = getattr(value, "dtype", None)
+    return hasattr(value, "tobytes") and not getattr(dtype, "hasobject", True)
+
+
 def on_host(values: Any) -> Any:
     """Return values with those of libraries moved to the host, each library's together.
 

@@ -7,6 +7,7 @@ import gc
 import json
 import random
 import weakref
+from array import array
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 
 from hookbus import MonitoredTrainingSession, SessionRunHook
 from hookbus.backend.inputs import Input
+from hookbus.library.checksums import digest_of
 from tests.support.kinds import QUIET
 from tests.support.watching import lines as lines
 
@@ -279,3 +281,11 @@ def test_a_rollback_over_values_makes_no_difference(tmp_path, lines):
     train(tmp_path, lambda: ORDER, 100)
     assert any("rolling back" in line["event"] for line in lines)
     assert numbers_in(lines) == []
+
+
+@pytest.mark.parametrize("of", [lambda n: array("d", [n]), lambda n: memoryview(b"%d" % n)])
+def test_values_of_bytes_without_a_dtype_are_read_again_unchecked(of):
+    values = [of(number) for number in ORDER]
+    source = resumed(values, position(values, 3))
+    assert source.pull() == values[3]
+    assert digest_of(values[0]) is None

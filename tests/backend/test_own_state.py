@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from array import array
 from types import SimpleNamespace
 from typing import Any
 
@@ -155,6 +156,16 @@ def test_a_proxy_has_the_methods_of_what_is_inside():
     source.pull()
     assert source.state_dict()["iterator"] == {"place": 1}
     assert own_state(Around(Loader())).value == {"place": 0}
+
+
+@pytest.mark.parametrize("value", [array("i", [1]), memoryview(b"1")])
+def test_bytes_without_a_dtype_are_a_state_that_no_checkpoint_can_hold(value):
+    holder = SimpleNamespace(state_dict=lambda: {"at": value}, load_state_dict=None)
+    holder.load_state_dict = holder.state_dict
+    found = own_state(holder)
+    kind = type(value)
+    assert found.is_fault
+    assert found.why == f"its state contains the type {kind.__module__}.{kind.__name__}"
 
 
 def test_methods_are_found_where_they_are_defined():
