@@ -26,16 +26,10 @@ from hookbus.process.signals import raise_deferred
 from hookbus.saving.hook_state import load_hooks, saved_states
 
 
-@attrs.frozen
-class Graph:
+class Graph(Mode):
     """A session that runs a graph. It begins again on a new backend session."""
 
-    takes_reports: bool = attrs.field(default=False, init=False)
-    is_driven: bool = attrs.field(default=False, init=False)
-    has_passes: bool = attrs.field(default=False, init=False)
-    replaces_backend: bool = attrs.field(default=True, init=False)
-    foreign: None = attrs.field(default=None, init=False)
-    save: None = attrs.field(default=None, init=False)
+    replaces_backend: bool = True
 
     def remaining(self, state: SessionState) -> int | None:
         """Return the number of steps that are left until an input ends, if it is known."""
@@ -46,14 +40,8 @@ class Graph:
         """Return None: a graph has no epochs."""
         return None
 
-    def inputs_to_leave_out(
-        self, state: SessionState, asked: Rollback
-    ) -> Mapping[str, Sequence[int]]:
+    def last_inputs(self, state: SessionState) -> Mapping[str, Sequence[int]]:
         """Return the numbers of the values that the last run has taken, by input."""
-        if not asked.skip_inputs:
-            return {}
-        if asked.taken is not None:
-            return asked.taken
         assert state.backend is not None
         return state.backend.stepper.inputs_of_last()
 
@@ -87,16 +75,11 @@ class Graph:
         raise_deferred()
 
 
-@attrs.frozen
-class Blocks:
+class Blocks(Mode):
     """A custom loop: the caller computes the steps. A roll-back restores it in place."""
 
-    takes_reports: bool = attrs.field(default=True, init=False)
-    is_driven: bool = attrs.field(default=False, init=False)
-    has_passes: bool = attrs.field(default=True, init=False)
-    replaces_backend: bool = attrs.field(default=False, init=False)
-    foreign: None = attrs.field(default=None, init=False)
-    save: None = attrs.field(default=None, init=False)
+    takes_reports: bool = True
+    has_passes: bool = True
 
     def remaining(self, state: SessionState) -> int | None:
         """Return the number of steps that are left in the open pass, if it is known."""
@@ -106,13 +89,9 @@ class Blocks:
         """Return the number of the epoch, or of the outermost open pass."""
         return state.contents.position.epoch
 
-    def inputs_to_leave_out(
-        self, state: SessionState, asked: Rollback
-    ) -> Mapping[str, Sequence[int]]:
+    def last_inputs(self, state: SessionState) -> Mapping[str, Sequence[int]]:
         """Return the number of the last value of the open pass."""
-        if not asked.skip_inputs:
-            return {}
-        return state.contents.position.given_last() if asked.taken is None else asked.taken
+        return state.contents.position.given_last()
 
     def roll_back(
         self,
@@ -170,7 +149,7 @@ def _tell_rolled_back(state: SessionState, rollback: Rollback) -> None:
 
 
 @attrs.frozen
-class Driven:
+class Driven(Mode):
     """A loop of another trainer, with a graph or with reports.
 
     The loop alone decides about recovery. With reports it can roll back, in place.
@@ -183,9 +162,6 @@ class Driven:
     takes_reports: bool
     foreign: ForeignLoop
     save: Callable[[], None] | None = None
-    is_driven: bool = attrs.field(default=True, init=False)
-    has_passes: bool = attrs.field(default=False, init=False)
-    replaces_backend: bool = attrs.field(default=False, init=False)
 
     def remaining(self, state: SessionState) -> int | None:
         """Return the number of steps that are left, if the loop has told its last one."""
@@ -198,9 +174,7 @@ class Driven:
         """Return the number of the epoch that the loop has told."""
         return state.loop.epoch
 
-    def inputs_to_leave_out(
-        self, _: SessionState, __: Rollback
-    ) -> Mapping[str, Sequence[int]]:
+    def last_inputs(self, _: SessionState) -> Mapping[str, Sequence[int]]:
         """Return no numbers: the inputs are the loop's own."""
         return {}
 

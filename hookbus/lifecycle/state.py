@@ -199,31 +199,27 @@ class LoopState:
 
 
 class Mode(Protocol):
-    """The form of a session; :mod:`hookbus.lifecycle.modes` has the three that exist."""
+    """The form of a session; :mod:`hookbus.lifecycle.modes` has the three that exist.
 
-    @property
-    def takes_reports(self) -> bool:
-        """Whether the caller computes the steps and reports values, without a graph."""
+    Attributes:
+        takes_reports: whether the caller computes the steps and reports values, without a
+            graph.
+        has_passes: whether the caller's own loop iterates over inputs with the session.
+        replaces_backend: whether the session can begin again on a new backend session.
+        foreign: the loop that runs the steps, if hookbus does not own it.
+        save: has the loop write its own checkpoint; None if it does not for hooks.
+    """
+
+    takes_reports: bool = False
+    has_passes: bool = False
+    replaces_backend: bool = False
+    foreign: ForeignLoop | None = None
+    save: Callable[[], None] | None = None
 
     @property
     def is_driven(self) -> bool:
         """Whether another loop runs the steps, and creates the backend sessions."""
-
-    @property
-    def has_passes(self) -> bool:
-        """Whether the caller's own loop iterates over inputs with the session."""
-
-    @property
-    def replaces_backend(self) -> bool:
-        """Whether the session can begin again on a new backend session."""
-
-    @property
-    def foreign(self) -> ForeignLoop | None:
-        """The loop that runs the steps, if hookbus does not own it."""
-
-    @property
-    def save(self) -> Callable[[], None] | None:
-        """Has the loop write its own checkpoint; None if it does not for hooks."""
+        return self.foreign is not None
 
     def remaining(self, state: SessionState) -> int | None:
         """Return the number of steps that are left until an input ends, if it is known."""
@@ -239,6 +235,12 @@ class Mode(Protocol):
         Raises:
             UsageError: the backend pulls from inputs that are not in the graph.
         """
+        if not asked.skip_inputs:
+            return {}
+        return self.last_inputs(state) if asked.taken is None else asked.taken
+
+    def last_inputs(self, state: SessionState) -> Mapping[str, Sequence[int]]:
+        """Return the numbers of the values that the last run has taken, by input."""
 
     def roll_back(
         self,
