@@ -20,7 +20,7 @@ from hookbus.config.config import Config, SessionRecord
 from hookbus.errors import PREEMPTION_ERRORS, CheckpointError
 from hookbus.hooks.checkpoints import Checkpoints
 from hookbus.hooks.context import SessionRunContext
-from hookbus.hooks.hook_options import Kind, options_of
+from hookbus.hooks.hook_options import options_of
 from hookbus.hooks.outcome import NOBODY, failed_outcome, resumes
 from hookbus.hooks.requests import CurrentHook, Effects, Requests
 from hookbus.library.checksums import digest_of
@@ -104,15 +104,8 @@ def new_session(
     creator: SessionCreator,
     hooks: Sequence[Registration],
     mode: Mode,
-    *,
-    kind: Kind,
-    config: Config,
-    grace: float = 120.0,
+    options: SessionOptions,
     recovery: Recovery | None = None,
-    shows_backend: bool = False,
-    one_call: bool = False,
-    exit_on_signal: bool = True,
-    watch_signals: bool = True,
     hook_budget: float | None = None,
     again: bool = False,
 ) -> SessionState:
@@ -120,19 +113,19 @@ def new_session(
 
     *hooks* are registered in their order. *recovery* sets how often a preempted session is
     opened again; None for never. *hook_budget* is the share of the time that each hook may
-    take. *again* is whether a finished run trains again. The other arguments are
-    those of :class:`SessionOptions`.
+    take. *again* is whether a finished run trains again.
 
     Raises:
         UsageError, PluginError: a hook is invalid.
     """
+    kind, config = options.kind, options.config
     peers, agreement = find_peers(trains=kind == "train"), None
-    rank, ranks = (CHIEF, 1) if peers is None else (peers.rank, peers.size)
     if peers is not None:
-        speak_as(rank)
+        options = attrs.evolve(options, rank=peers.rank, ranks=peers.size)
+        speak_as(peers.rank)
         if kind == "train" and not inside_event():
             agreement = Agreement(peers)
-        if rank != CHIEF:
+        if peers.rank != CHIEF:
             hooks = [member for member in hooks if options_of(member.plugin).ranks == "all"]
     fork_guard = ForkGuard()
     bus = Bus(kind, config.budget(hook_budget), fork_guard)
@@ -173,7 +166,7 @@ def new_session(
         tracking,
         ProgramPosition(tracking.generators),
         rollbacks.state_dict,
-        _resuming(one_call, again or config.again),
+        _resuming(options.one_call, again or config.again),
     )
     retention = Retention(checkpoints, bus)
     saver = Saver(
@@ -187,22 +180,13 @@ def new_session(
     signals.notes_only = agreement is not None
     # Only the caller of a custom loop could repeat its step. One rank alone cannot begin
     # again: the others wait for it in the middle of a step.
-    recovers = recovery is not None and agreement is None and mode.replaces_backend
-    preemptions = Preemptions(recovery) if recovers and recovery is not None else None
+    preemptions = None
+    if recovery is not None and agreement is None and mode.replaces_backend:
+        preemptions = Preemptions(recovery)
     hooks_here = (member.plugin for member in bus.members.values())
     undoes = any(options_of(plugin).rolls_back == "step" for plugin in hooks_here)
     return SessionState(
-        SessionOptions(
-            kind,
-            config,
-            grace,
-            rank,
-            ranks,
-            shows_backend,
-            one_call,
-            exit_on_signal,
-            watch_signals,
-        ),
+        options,
         mode,
         creator,
         bus,

@@ -9,9 +9,9 @@ from typing import Any
 from hookbus.config.config import Config
 from hookbus.hooks.hook_options import Kind, check_kind
 from hookbus.lifecycle.creators import SessionCreator
-from hookbus.lifecycle.modes import mode_of
 from hookbus.lifecycle.recovery import Recovery
-from hookbus.lifecycle.start import current_config, new_session
+from hookbus.lifecycle.start import current_config
+from hookbus.lifecycle.state import SessionOptions
 from hookbus.plugin.roster import HookArguments, ImpliedPlugin, session_hooks
 from hookbus.process.interrupts import signals_deferred
 from hookbus.session.monitored import MonitoredSession
@@ -80,14 +80,8 @@ class CallSession(MonitoredSession):
             promises=own_hooks,
         )
         self._start(
-            new_session(
-                session_creator,
-                taking_part,
-                mode_of(session_creator.graph),
-                kind=kind,
-                config=config,
-                recovery=Recovery(),
-                one_call=True,
-                exit_on_signal=exit_on_signal,
-            )
+            session_creator,
+            taking_part,
+            SessionOptions(kind, config, one_call=True, exit_on_signal=exit_on_signal),
+            recovery=Recovery(),
         )

@@ -27,6 +27,7 @@ class CustomLoop:
     _state: SessionState
     _passes: Passes
     _step: Step | None = None
+    """The step that is entered again and again."""
 
     def track(self, /, **things: Any) -> Any:
         """Save objects of a custom loop with every checkpoint.

@@ -38,7 +38,7 @@ from hookbus.lifecycle.start import (
     new_session,
     open_backend,
 )
-from hookbus.lifecycle.state import Phase
+from hookbus.lifecycle.state import Phase, SessionOptions
 from hookbus.loop.evaluation import Evaluation
 from hookbus.loop.inputs import hold, track
 from hookbus.loop.step import Step
@@ -215,11 +215,13 @@ class DrivenSession(TrainerEvents):
                 else (),
             ),
             Driven(graph.takes_reports, self._foreign, save),
-            kind=kind,
-            config=config,
-            grace=stop_grace_period_secs,
-            exit_on_signal=exit_on_signal,
-            watch_signals=watch_signals,
+            SessionOptions(
+                kind,
+                config,
+                grace=stop_grace_period_secs,
+                exit_on_signal=exit_on_signal,
+                watch_signals=watch_signals,
+            ),
         )
         self._step = Step(self._state, kind)
         weakref.finalize(self, end_dropped, self._state)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hookbus.backend.protocol import RunMetadata, RunOptions, Session
+from hookbus.bus.registry import Registration
 from hookbus.config.config import Config
 from hookbus.errors import (
     END_OF_INPUT,
@@ -44,9 +45,8 @@ from hookbus.lifecycle.start import (
     recoverable,
     repeat,
 )
-from hookbus.lifecycle.state import RUNNING, Phase, SessionState
+from hookbus.lifecycle.state import RUNNING, Phase, SessionOptions
 from hookbus.loop.inputs import Passes
-from hookbus.loop.step import Step
 from hookbus.plugin.roster import session_hooks
 from hookbus.process.interrupts import signals_deferred
 from hookbus.process.signals import raise_deferred
@@ -132,26 +132,32 @@ class MonitoredSession(CustomLoop):
         check_kind(kind)
         creator = creator_of(graph, session_creator, checkpoint_dir, kind)
         self._start(
-            new_session(
-                creator,
-                session_hooks(config, kind, {"hooks": as_hooks(hooks, "hooks")}),
-                mode_of(creator.graph),
-                kind=kind,
-                config=config,
+            creator,
+            session_hooks(config, kind, {"hooks": as_hooks(hooks, "hooks")}),
+            SessionOptions(
+                kind,
+                config,
                 grace=stop_grace_period_secs,
-                recovery=recovery or Recovery(),
                 exit_on_signal=exit_on_signal,
                 watch_signals=watch_signals,
-                hook_budget=hook_budget,
-            )
+            ),
+            recovery=recovery or Recovery(),
+            hook_budget=hook_budget,
         )
 
-    _step: Step | None = None
-    """The step of a custom loop, which is entered again and again."""
-
     @signals_deferred
-    def _start(self, state: SessionState) -> None:
-        """Begin the session; if that fails, finish it."""
+    def _start(
+        self,
+        creator: SessionCreator,
+        hooks: Sequence[Registration],
+        options: SessionOptions,
+        recovery: Recovery | None = None,
+        hook_budget: float | None = None,
+        again: bool = False,
+    ) -> None:
+        """Create the parts of the session, and begin it; if that fails, finish it."""
+        mode = mode_of(creator.graph)
+        state = new_session(creator, hooks, mode, options, recovery, hook_budget, again)
         self._state = state
         self._passes = Passes(state, self._should_stop)
         self._signals, self._current = state.ending.signals, state.bus.current

@@ -15,9 +15,9 @@ from hookbus.graph.report_graph import ReportGraph
 from hookbus.hooks.hook import HookObject
 from hookbus.hooks.hook_options import Kind, check_kind
 from hookbus.lifecycle.creators import Scaffold, SessionCreator, WorkerSessionCreator, chief
-from hookbus.lifecycle.modes import mode_of
 from hookbus.lifecycle.recovery import Recovery
-from hookbus.lifecycle.start import current_config, new_session
+from hookbus.lifecycle.start import current_config
+from hookbus.lifecycle.state import SessionOptions
 from hookbus.plugin.roster import ImpliedPlugin, ImpliedSetting, session_hooks
 from hookbus.process.interrupts import signals_deferred
 from hookbus.session.monitored import MonitoredSession
@@ -71,17 +71,16 @@ class SingularMonitoredSession(MonitoredSession):
         check_kind(kind)
         creator = chief(graph, scaffold, checkpoint_dir, checkpoint_filename_with_path)
         self._start(
-            new_session(
-                creator,
-                session_hooks(config, kind, {"hooks": as_hooks(hooks, "hooks")}),
-                mode_of(creator.graph),
-                kind=kind,
-                config=config,
+            creator,
+            session_hooks(config, kind, {"hooks": as_hooks(hooks, "hooks")}),
+            SessionOptions(
+                kind,
+                config,
                 grace=stop_grace_period_secs,
                 shows_backend=True,
                 exit_on_signal=exit_on_signal,
-                hook_budget=hook_budget,
-            )
+            ),
+            hook_budget=hook_budget,
         )
 
     def raw_session(self) -> Session | None:
@@ -195,18 +194,17 @@ class MonitoredTrainingSession(MonitoredSession):
                 config, "train", own, worker=True, promises=own_hooks
             )
         self._start(
-            new_session(
-                creator,
-                taking_part,
-                mode_of(creator.graph),
-                kind="train",
-                config=config,
+            creator,
+            taking_part,
+            SessionOptions(
+                "train",
+                config,
                 grace=stop_grace_period_secs,
-                recovery=recovery or Recovery(),
                 exit_on_signal=exit_on_signal,
-                hook_budget=hook_budget,
-                again=again,
-            )
+            ),
+            recovery=recovery or Recovery(),
+            hook_budget=hook_budget,
+            again=again,
         )
 
 
