@@ -18,7 +18,7 @@ from hookbus.lifecycle.requests import (
     take_rollback,
     undo_value,
 )
-from hookbus.lifecycle.start import open_backend
+from hookbus.lifecycle.start import close_replaced, open_backend
 from hookbus.lifecycle.state import Mode, SessionState
 from hookbus.logs import log
 from hookbus.process.interrupts import signals_deferred
@@ -63,13 +63,9 @@ class Graph(Mode):
         count_rollback(state, rollback, restored)
         if asked.stop is not None:  # in effect at once: the new backend does no run
             state.ending.defer(asked.stop, step=-1)
-        old, rollbacks = state.backend, state.recoveries.rollbacks
-        assert old is not None
-        rollbacks.leave_out(self.inputs_to_leave_out(state, rollback))
-        old.stepper.flush_idle()
-        error = old.close(state.options.grace)
-        if error is not None and not isinstance(error, old.session.preemption_errors):
-            raise error
+        left_out = self.inputs_to_leave_out(state, rollback)
+        state.recoveries.rollbacks.leave_out(left_out)
+        close_replaced(state)
         open_backend(state)
         _tell_rolled_back(state, rollback)
         raise_deferred()

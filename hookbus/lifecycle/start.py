@@ -328,6 +328,7 @@ def recover(state: SessionState, cause: BaseException) -> BackendHandle:
     state.recoveries.preemptions.closed(state.backend.session)
     take_written(state, None, wait=True)  # the new session restores the newest one
     close_replaced(state)
+    state.ending.repeat_failed()
     _wait_to_reopen(state, cause)
     backend = open_backend(state)
     raise_deferred()
@@ -342,7 +343,7 @@ def finish_run(state: SessionState, context: SessionRunContext) -> None:
 
 
 def close_replaced(state: SessionState) -> None:
-    """Close a backend session that failed, before a new one replaces it.
+    """Close the backend session, before a new one replaces it.
 
     Raises:
         BaseException: the error of a thread, except a preemption.
@@ -350,7 +351,6 @@ def close_replaced(state: SessionState) -> None:
     old = state.backend
     assert old is not None
     old.stepper.flush_idle()
-    state.ending.repeat_failed()
     left = old.close(state.options.grace)
     if left is not None and not isinstance(left, old.session.preemption_errors):
         raise left

@@ -354,6 +354,7 @@ class DrivenSession(TrainerEvents):
         if state.backend is not None:
             self._forget_step()
             close_replaced(state)
+            state.ending.repeat_failed()
         open_backend(state)
         if global_step is not None and global_step != state.global_step:
             raise UsageError(
