@@ -232,12 +232,10 @@ def _mark_end(
         or (state.options.one_call and outcome.kind in ("completed", "stopped"))
         or (outcome.kind == "stopped" and not is_marked)
     )
-    marks = saver.checkpoints.enabled_by is not None
+    marks = saver.checkpoints.enabled_by is not None and not failures
     marks &= over or step != state.first_step
-    found = []
-    if marks and not failures:
-        found += _attempt(lambda: saver.mark_ended(step, outcome.kind))
-    return [*found, *_attempt(lambda: _record_in_directory(state, outcome))]
+    found = _attempt(lambda: saver.mark_ended(step, outcome.kind)) if marks else []
+    return found + _attempt(lambda: _record_in_directory(state, outcome))
 
 
 def _tell(state: SessionState, event: str, *arguments: Any) -> list[Failure]:

@@ -365,8 +365,7 @@ class SessionState:
     def enter(self, phase: Phase) -> None:
         """Begin a phase, or go on in it with another backend session."""
         self.phase, backend = phase, self.backend
-        is_ready = phase is RUNNING and backend is not None
-        self.ready = backend.stepper if is_ready and backend is not None else None
+        self.ready = backend.stepper if phase is RUNNING and backend is not None else None
 
     def abort_run(self) -> None:
         """Forget the requests of the open run, which has failed.

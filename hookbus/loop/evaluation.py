@@ -57,7 +57,6 @@ class Evaluation:
         self.metrics: dict[str, float] = {}
         self._state = state
         self._sums: dict[str, tuple[float, float]] = {}
-        self._repeats = False
         self._is_known = False
         self._has_steps = False
         self._asked = RunRequests()
@@ -177,14 +176,14 @@ class Evaluation:
         position.safepoint()
         self.leave_after_signal()
         backend = state.usable("aux")
-        self._sums, self.metrics, self._repeats = {}, {}, position.resuming
+        self._sums, self.metrics, repeats = {}, {}, position.resuming
         step = backend.session.global_step
-        self._is_known = self._repeats or position.is_evaluated(self.name, step)
+        self._is_known = repeats or position.is_evaluated(self.name, step)
         self._has_steps, self._asked = False, RunRequests()
         with ExitStack() as inside:
             inside.enter_context(state.bus.clock.paused())
             inside.enter_context(state.contents.tracking.aside())
-            if not self._repeats:
+            if not repeats:
                 session, name = backend.session, self.name
                 around = state.bus.around("evaluating", session=session, name=name)
                 inside.enter_context(around)
