@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any, cast
 
@@ -31,7 +31,7 @@ class TrainerEvents:
 
     _state: SessionState
     _open: OpenStep | Step | None
-    _evaluation: tuple[str | None, AbstractContextManager[Any]] | None = None
+    _evaluation: tuple[str | None, ExitStack] | None = None
 
     def epoch_began(self, epoch: int) -> None:
         """Note that an epoch begins: hooks see its number as ``run_context.epoch``.
@@ -145,13 +145,11 @@ class TrainerEvents:
         if context is None:
             emit_between_steps(state, "evaluated", metrics=metrics, name=name)
             return
-        step, last = state.global_step, state.loop.last_context
-        with ExitStack() as reopened:
-            if last is not None and last is not context:
-                reopened.enter_context(last.reopened())
+        step, last = state.global_step, state.loop.last_context or context
+        with nullcontext() if last is context else last.reopened():
             state.bus.emit("evaluated", metrics=metrics, name=name, global_step=step)
-            if last is not None and last is not context:
-                state.requests.pass_on(last.asked, context.asked)
+        if last is not context:
+            state.requests.pass_on(last.asked, context.asked)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the session, for a checkpoint of the loop's own.
@@ -218,8 +216,7 @@ class TrainerEvents:
         """Leave an evaluation that the loop has left without its end."""
         if self._evaluation is not None:
             around, self._evaluation = self._evaluation[1], None
-            with around:
-                pass
+            around.close()
 
     @property
     def _open_context(self) -> SessionRunContext | None:
