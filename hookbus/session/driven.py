@@ -26,7 +26,7 @@ from hookbus.lifecycle.finish import leave
 from hookbus.lifecycle.modes import Driven
 from hookbus.lifecycle.requests import (
     apply_after_run,
-    apply_requests,
+    apply_cancelled,
     heed_signal,
     record,
 )
@@ -539,7 +539,7 @@ class DrivenSession(TrainerEvents):
         state, context = self._state, backend.stepper.context_of(opened)
         try:
             backend.stepper.cancel(opened)
-            apply_requests(state, None, saving=False, asked=context.asked)
+            apply_cancelled(state, context)
         except BaseException:
             state.abort_run()
             raise
