@@ -62,13 +62,12 @@ def finish(state: SessionState, reached: BaseException | None) -> BaseException 
     state.enter(Phase.CLOSED)
     state.abort_run()  # a run that is left in the middle
     error, clean = _decide(state, reached)
-    if not clean:
-        error = _told_to_peers(state, error)
     if clean:
         outcome = clean_outcome(
             state.ending.stop, state.ending.input_end, state.global_step
         )
     else:
+        error = _told_to_peers(state, error)
         outcome = failed_outcome(error, state.global_step, state.bus.current)
     state.outcome = outcome = attrs.evolve(
         outcome,

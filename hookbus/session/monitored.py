@@ -443,11 +443,7 @@ class MonitoredSession(CustomLoop):
     def _should_stop(self) -> bool:
         state = self._state
         backend = state.backend
-        if (
-            state.phase is not Phase.RUNNING
-            or state.ending.signals.came()
-            or backend is None
-        ):
+        if state.ready is None or backend is None or self._signals.received is not None:
             state.check_process()
             if state.mode.takes_reports and state.phase is RUNNING:
                 heed_signal(state)
