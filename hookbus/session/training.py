@@ -273,18 +273,13 @@ def _periods(
     Neither given: *default* in its *unit*. One given: the other is None. Both: both are
     passed on, and the hook refuses them.
     """
-    given: dict[str, Any] = {"secs": secs, "steps": steps}
-    is_default = secs is UNSET and steps is UNSET
-    if is_default:
-        given = {unit: default}
-    periods = {
-        unit: value
-        for unit, value in given.items()
-        if not isinstance(value, Unset) and value is not None
-    }
-    if not any(value > 0 for value in periods.values()):
+    both: dict[str, Any] = {"secs": secs, "steps": steps}
+    given = {name: value for name, value in both.items() if value is not UNSET}
+    periods = given or {unit: default}
+    if not any(value is not None and value > 0 for value in periods.values()):
         return {}
     return {
-        f"save_{unit}": ImpliedSetting(value, f"{argument}_{unit}={value}", is_default)
-        for unit, value in periods.items()
+        f"save_{name}": ImpliedSetting(value, f"{argument}_{name}={value}", not given)
+        for name, value in periods.items()
+        if value is not None
     }
