@@ -431,12 +431,10 @@ def _exit_by_signal(state: SessionState, outcome: Outcome) -> BaseException | No
         return None
     if served and signals.is_shared:
         # A hook that evaluates returns, so that the hooks after it get their events.
-        return (
-            None
-            if inside_event()
-            else SessionInterruptedError(
-                f"{signals.name} ended the session, and ends the one around it"
-            )
+        if inside_event():
+            return None
+        return SessionInterruptedError(
+            f"{signals.name} ended the session, and ends the one around it"
         )
     if unhandled_signal is None:
         # A hook may have asked for a preemption, which ends the process as SIGTERM does.

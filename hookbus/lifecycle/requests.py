@@ -73,14 +73,8 @@ def apply_between_steps(
     In the body of a value they wait until the next value is pulled, except assignments.
     """
     if not state.contents.position.holds:
-        apply_requests(
-            state,
-            context,
-            saving=state.contents.tracking.is_complete,
-            together=together,
-            goes_on=goes_on,
-            asked=asked,
-        )
+        saving = state.contents.tracking.is_complete
+        apply_requests(state, context, saving, together, goes_on, asked)
         return
     if asked is None:
         asked = RunRequests() if context is None else context.asked

@@ -454,9 +454,8 @@ def _prepare(state: SessionState, backend: BackendHandle) -> None:
     if restored is None:
         _restore_pristine(state)
     contents.tracking.add_all(creator.graph.objects)
-    if (
-        training and not state.mode.takes_reports
-    ):  # a loop may track more objects until its first step
+    # A loop may track more objects until its first step.
+    if training and not state.mode.takes_reports:
         contents.tracking.check()
     # 2. The initialization of the scaffold.
     hurry = state.ending.signals.came
