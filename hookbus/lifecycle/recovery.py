@@ -115,11 +115,13 @@ class Preemptions:
         recovery: the limits.
         in_a_row: the number of preemptions since the session got further than before.
         furthest: the furthest point that the session has reached at a preemption.
+        is_recovering: whether the session made no progress since the last preemption.
     """
 
     recovery: Recovery
     in_a_row: int = 0
     furthest: Progress = (0, 0)
+    is_recovering: bool = False
     _lost_progress: bool = False
 
     def wait(self, error: BaseException, hurry: Callable[[], bool]) -> None:
@@ -145,6 +147,7 @@ class Preemptions:
             wait_secs=seconds,
         )
         pause(seconds, hurry)
+        self.is_recovering = True
 
     def closed(self, session: Session) -> None:
         """Record the progress of a session that was preempted."""
@@ -154,16 +157,14 @@ class Preemptions:
         """Record whether a new session has to repeat work of the preempted one."""
         self._lost_progress = _progress(session) < self.furthest
 
-    def are_over(self, session: Session) -> bool:
-        """Return whether the session got further than before; if so, count anew.
+    def note_progress(self, session: Session) -> None:
+        """Note a successful run. If it led further than before, count anew.
 
         If no work was lost, one successful run is enough: the preemption made it fail
         before.
         """
-        if self._lost_progress and _progress(session) <= self.furthest:
-            return False
-        self.in_a_row = 0
-        return True
+        if not self._lost_progress or _progress(session) > self.furthest:
+            self.in_a_row, self.is_recovering = 0, False
 
 
 def _progress(session: Session) -> Progress:
@@ -177,27 +178,9 @@ class Recoveries:
     Attributes:
         rollbacks: counts the roll-backs that hooks asked for.
         preemptions: counts the preemptions; None if the session does not recover from any.
-        is_recovering: whether the session made no progress since the last preemption.
         pristine: the states of hooks and generators before the first backend session.
     """
 
     rollbacks: Rollbacks
     preemptions: Preemptions | None = None
-    is_recovering: bool = False
     pristine: tuple[Any, Any] | None = None
-
-    def wait(self, cause: BaseException, hurry: Callable[[], bool]) -> None:
-        """Wait before a backend session is opened again.
-
-        Raises:
-            BaseException: *cause*, the preemption, if the session does not recover from it.
-        """
-        if self.preemptions is None:
-            raise cause
-        self.preemptions.wait(cause, hurry)
-        self.is_recovering = True
-
-    def note_progress(self, session: Session) -> None:
-        """Note a successful run: it ends the recovery if it led further than before."""
-        assert self.preemptions is not None
-        self.is_recovering = not self.preemptions.are_over(session)

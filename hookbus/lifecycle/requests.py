@@ -475,9 +475,10 @@ def apply_after_run(state: SessionState, context: SessionRunContext) -> None:
     has_work = ending.is_waiting or state.has_written or state.requests.has_work(asked)
     if has_work and not is_later:
         _serve(state, context, asked, saving=True, goes_on=True)
-    if state.recoveries.is_recovering:
+    preemptions = state.recoveries.preemptions
+    if preemptions is not None and preemptions.is_recovering:
         assert state.backend is not None
-        state.recoveries.note_progress(state.backend.session)
+        preemptions.note_progress(state.backend.session)
 
 
 def _make_posted(state: SessionState, context: SessionRunContext) -> None:

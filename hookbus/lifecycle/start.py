@@ -399,7 +399,10 @@ def recoverable(state: SessionState, error: BaseException) -> BaseException | No
 
 def _wait_to_reopen(state: SessionState, cause: BaseException) -> None:
     """Wait before a backend session is opened again, or raise the preemption."""
-    state.recoveries.wait(cause, state.ending.signals.came)
+    preemptions = state.recoveries.preemptions
+    if preemptions is None:
+        raise cause
+    preemptions.wait(cause, state.ending.signals.came)
     state.requests.forget_run(state.is_waiting)
 
 

@@ -337,7 +337,9 @@ class SessionState:
 
         It does while it recovers from a preemption, and if there are other ranks.
         """
-        return self.recoveries.is_recovering or self.agreement is not None
+        preemptions = self.recoveries.preemptions
+        is_recovering = preemptions is not None and preemptions.is_recovering
+        return is_recovering or self.agreement is not None
 
     @property
     def is_waiting(self) -> bool:
