@@ -379,7 +379,7 @@ class SessionState:
             self.ending.note_failed(context.asked, context.global_step)
             self.requests.forget_run(self.is_waiting)
 
-    def check_custom_loop(self, what: str, instead: str) -> None:
+    def check_custom_loop(self, what: str, instead: str = "use run() or loop()") -> None:
         """Raise an error unless the session is open and serves a custom loop.
 
         Raises:

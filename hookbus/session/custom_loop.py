@@ -58,7 +58,7 @@ class CustomLoop:
         ...     session.track(w=w) is w
         True
         """
-        self._check_custom_loop("track()")
+        self._state.check_custom_loop("track()")
         return track(self._state, things)
 
     def hold(self, /, **values: Any) -> Held:
@@ -91,7 +91,7 @@ class CustomLoop:
         ...     held
         Held(point=(1.5, 2.5), count=1)
         """
-        self._check_custom_loop("hold()")
+        self._state.check_custom_loop("hold()")
         return hold(self._state, values)
 
     def iterate(self, iterable: Iterable[T], *, name: str | None = None) -> Values[T]:
@@ -152,7 +152,7 @@ class CustomLoop:
                 epochs already, a pass is open, or the session has a graph.
             ArgumentTypeError: *count* is not a whole number.
         """
-        self._check_custom_loop("epochs()", "use loop(), and Estimator for epochs")
+        self._state.check_custom_loop("epochs()", "use loop(), and Estimator for epochs")
         if isinstance(count, bool) or not isinstance(count, int):
             raise ArgumentTypeError(f"epochs() takes a whole number, given: {count!r}")
         passes, position = self._passes, self._state.contents.position
@@ -161,7 +161,7 @@ class CustomLoop:
     def _values(
         self, what: str, iterable: Iterable[Any], name: str | None, start: int | None
     ) -> Values[Any]:
-        self._check_custom_loop(what)
+        self._state.check_custom_loop(what)
         if name is not None and not isinstance(name, str):
             raise ArgumentTypeError(f"the name of {what} must be a str, given: {name!r}")
         if self._state.loop.block == "evaluation":
@@ -213,7 +213,7 @@ class CustomLoop:
             or kind is not None
             or state.phase is not RUNNING
         ):
-            self._check_custom_loop("step()")
+            state.check_custom_loop("step()")
             check_kind(kind)
             check_increment("step", increment)
             if kind is not None and kind != state.kind:
@@ -260,7 +260,7 @@ class CustomLoop:
         ...     evaluation.metrics
         {'loss': 1.5}
         """
-        self._check_custom_loop(
+        self._state.check_custom_loop(
             "evaluation()", "use the plugin in-memory-evaluator, or run(..., kind='eval')"
         )
         check_name("the name of evaluation()", name)
@@ -283,6 +283,3 @@ class CustomLoop:
                 f"hook {who!r} cannot run the session that calls it; use run_context."
                 "session.run(), which calls no hook"
             )
-
-    def _check_custom_loop(self, what: str, instead: str = "use run() or loop()") -> None:
-        self._state.check_custom_loop(what, instead)
