@@ -379,7 +379,7 @@ def kept_value(state: SessionState, asked: Rollback) -> KeptValue:
     member = state.bus.members.get(asked.who)
     options = None if member is None else options_of(member.plugin)
     who = f'hook {asked.who!r} called run_context.request_rollback(to="step")'
-    if not (state.mode.has_passes and state.mode.takes_reports):
+    if not state.mode.has_passes:
         raise UsageError(f"{who}, which only a loop over session.iterate() can do")
     if options is None or options.rolls_back != "step":
         raise UsageError(

@@ -165,8 +165,7 @@ class Passes:
 
     def pulled(self, value: Any) -> None:
         """Keep a value that was pulled, and the state, if a hook may go back to them."""
-        if self.keeps_values:
-            keep_value(self._state, value)
+        keep_value(self._state, value)
 
     def again(self) -> Any:
         """Return the value in hand once more."""
