@@ -164,6 +164,11 @@ class ProgramPosition:
         events.epochs_ended()
 
     @property
+    def innermost(self) -> Pass | None:
+        """The innermost open pass; None between two passes."""
+        return self._open[-1] if self._open else None
+
+    @property
     def epoch(self) -> int | None:
         """The number of the epoch, or of the outermost pass; None between two passes."""
         if not self._open:
@@ -191,7 +196,7 @@ class ProgramPosition:
 
         *until* is the time of ``time.monotonic()`` at which the measurement ends.
         """
-        each = self._open[-1] if self._open else None
+        each = self.innermost
         return 0.0 if each is None else (until - each.began) / (each.done + 1)
 
     @property
@@ -223,7 +228,7 @@ class ProgramPosition:
         and before the first step as many as a block counts. Epochs after the open one are
         expected to be passes like this one. It is None if they have several passes.
         """
-        each = self._open[-1] if self._open else None
+        each = self.innermost
         if each is None or each.is_epochs or each.has_passes:
             return None
         left = each.source.remaining()
@@ -347,22 +352,17 @@ class ProgramPosition:
 
         The result is empty without an open pass, and if no value came since a roll-back.
         """
-        each = self._open[-1] if self._open else None
+        each = self.innermost
         if each is None or each.is_epochs or each.source.pulled in (0, self._back_at):
             return {}
         return {str(each.number): [each.source.pulled - 1]}
 
     def given(self) -> dict[str, int]:
         """Return the number of the value in hand of the open pass, by the pass's name."""
-        each = self._open[-1] if self._open else None
+        each = self.innermost
         if each is None or each.is_epochs or not each.source.pulled:
             return {}
         return {each.name or "iterate": each.source.pulled - 1}
-
-    @property
-    def innermost(self) -> Pass | None:
-        """The innermost open pass."""
-        return self._open[-1] if self._open else None
 
     def repeat_value(self) -> None:
         """Have the open pass give the value in hand once more."""
@@ -470,7 +470,7 @@ class ProgramPosition:
 
     def _note_loader(self, each: Pass) -> None:
         """Keep what the order of a loader depends on, for the next epoch."""
-        around = self._open[-1] if self._open else None
+        around = self.innermost
         start, end = each.source.loader_states()
         if around is None or not around.is_epochs or not start:
             return
