@@ -23,16 +23,11 @@ FLAGS = {
     "-c FILE": "read this config file instead of the one found",
     "-o KEY=VALUE": "override one key of the config file; NAME.SETTING=VALUE configures "
     "plugin NAME and switches it on",
-    "--disable-plugin-autoload": KEYS["autoload"].help.removeprefix("false: "),
-    "--strict-plugins": KEYS["strict_plugins"].help.removeprefix("true: "),
-    "--trace-plugins": KEYS["trace_plugins"].help.removeprefix("true: "),
-    "--hook-budget SHARE": KEYS["hook_budget"].help,
-    "--show-step": KEYS["show_step"].help.removeprefix("true: "),
-    "--again": KEYS["again"].help.removeprefix("true: "),
-    "--attach NAMES": KEYS["attach"].help,
-    "--checkpoint-dir DIR": KEYS["checkpoint_dir"].help,
-    "--grace-seconds N": KEYS["grace_seconds"].help,
-    "--log-format FORMAT": KEYS["log_format"].help,
+    **{
+        key.flag: key.help.removeprefix("true: ").removeprefix("false: ")
+        for key in KEYS.values()
+        if key.flag
+    },
     "--log-level LEVEL": f"{KEYS['log_level'].help}; the last of these flags wins",
     "-q": "log warnings and errors only: --log-level warning",
     "-v": "also log debug lines, and show hookbus in tracebacks: --log-level debug",

@@ -165,7 +165,7 @@ class Key:
     Attributes:
         read: converts text to the value; raises ValueError if the text is invalid.
         help: the effect of the key, in one line.
-        flag: the flag that sets the key, if there is one.
+        flag: the flag that sets the key, as the help shows it, if there is one.
         value: the value that the flag sets; None if the flag takes a value.
     """
 
@@ -203,7 +203,7 @@ KEYS: Mapping[str, Key] = {
         share,
         "share of the time that each hook may take, like 2%: log what hooks cost, and have "
         "those that only watch run less often",
-        "--hook-budget",
+        "--hook-budget SHARE",
     ),
     "show_step": Key(
         boolean,
@@ -220,34 +220,34 @@ KEYS: Mapping[str, Key] = {
     "attach": Key(
         listed,
         "trainers of the script that take part automatically, like lightning or torch",
-        "--attach",
+        "--attach NAMES",
     ),
     "checkpoint_dir": Key(
         _directory,
         "directory of checkpoints for sessions that train, in place of the program's own",
-        "--checkpoint-dir",
+        "--checkpoint-dir DIR",
     ),
     "grace_seconds": Key(
         _seconds,
         "seconds between SIGTERM and the kill: a session that has no time to save then "
         "relies on its newest checkpoint",
-        "--grace-seconds",
+        "--grace-seconds N",
     ),
     "log_format": Key(
         _format,
         "console (default) for people, json for one object per line",
-        "--log-format",
+        "--log-format FORMAT",
     ),
     "log_level": Key(
         _level,
         f"lowest level to log: {', '.join(LOG_LEVELS)}, or a number (default info)",
-        "--log-level",
+        "--log-level LEVEL",
     ),
     "addopts": Key(arguments, "flags to add before those on the command line"),
 }
 """The keys by name; a file and ``-o KEY=VALUE`` can set each of them."""
 
-FLAGS = {key.flag: name for name, key in KEYS.items() if key.flag}
+FLAGS = {key.flag.split()[0]: name for name, key in KEYS.items() if key.flag}
 """The keys that flags set, by flag."""
 
 VERBOSITY = {"-q": "warning", "-v": "debug"}
