@@ -66,23 +66,16 @@ class Row:
     manifest: Manifest | None
 
     def document(self) -> dict[str, Any]:
-        """Return the row for a program; fields of the manifest are null without one."""
+        """Return the fields and those of the manifest, which are null without one."""
+        own = attrs.asdict(self, filter=attrs.filters.exclude("manifest"))
         known = {} if self.manifest is None else attrs.asdict(self.manifest)
-        return {
-            "name": self.name,
-            "path": str(self.path),
-            "step": self.step,
-            "kind": self.kind,
-            "status": self.status,
-            "reason": self.reason,
-            "bytes": self.bytes,
-            "ranks": None if self.manifest is None else self.manifest.ranks,
-            **{
-                each.name: known.get(each.name)
-                for each in attrs.fields(Manifest)
-                if each.name not in ("global_step", "format")
-            },
+        described = {
+            each.name: known.get(each.name)
+            for each in attrs.fields(Manifest)
+            if each.name not in ("global_step", "format")
         }
+        ranks = None if self.manifest is None else self.manifest.ranks
+        return {**own, "path": str(self.path), "ranks": ranks, **described}
 
 
 def rows_of(directory: Path, verify: bool = False) -> list[Row]:
