@@ -159,9 +159,7 @@ def _claim(path: Path, unfinished: Path) -> None:
     """
     try:
         path.hardlink_to(unfinished)  # unlike a rename, it never replaces a file
-    except FileExistsError:
-        raise
-    except OSError as error:  # some file systems have no links
+    except OSError as error:  # there is a file, or the file system has no links
         if os.path.lexists(path):
             raise FileExistsError from error
 
