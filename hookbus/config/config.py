@@ -196,7 +196,7 @@ class Config:
         words = [
             parse_switch(name, f"with_plugins({name!r})", Precedence.CODE) for name in names
         ]
-        return attrs.evolve(self, words=(*self.words, *words), records=self.records)
+        return attrs.evolve(self, words=(*self.words, *words))
 
     def with_options(self, plugin: str, **options: Any) -> Config:
         """Return this Config with a plugin switched on and set, as flags would do it.
@@ -216,7 +216,6 @@ class Config:
             self,
             words=(*self.words, *words),
             settings=(*self.settings, *settings),
-            records=self.records,
         )
 
     def budget(self, given: float | None) -> float | None:
