@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from hookbus.discovery import Installed, canonical_name, version_of
+from hookbus.discovery import Installed, version_of
 from hookbus.errors import PluginError, UsageError
 
 if TYPE_CHECKING:
@@ -19,11 +20,8 @@ def check_fits(plugin: Installed) -> None:
         PluginError: it needs another version.
     """
     own = own_version()
-    for text in plugin.requires:
-        wanted = _requirement(text) if text.lower().startswith("hookbus") else None
-        if wanted is None or canonical_name(wanted.name) != "hookbus":
-            continue
-        if _counts(wanted) and not wanted.specifier.contains(own, prereleases=True):
+    for wanted in _requirements_of("hookbus", plugin.requires):
+        if not wanted.specifier.contains(own, prereleases=True):
             raise PluginError(
                 f"plugin {plugin.name!r} ({plugin.shipped_by}) needs "
                 f"hookbus{wanted.specifier}, this is hookbus {own}"
@@ -42,10 +40,7 @@ def check_in_range(distribution: str, package: str) -> None:
     """
     from importlib.metadata import requires
 
-    for text in requires(distribution) or ():
-        wanted = _requirement(text)
-        if wanted is None or wanted.name.lower() != package or not _counts(wanted):
-            continue
+    for wanted in _requirements_of(package, requires(distribution) or ()):
         try:
             here = version_of(package)
         except ModuleNotFoundError:
@@ -67,12 +62,21 @@ def own_version() -> str:
     return version_of("hookbus")
 
 
-def _counts(wanted: Requirement) -> bool:
+def _requirements_of(package: str, texts: Iterable[str]) -> Iterator[Requirement]:
+    """Yield the requirements of a package, in lower case, that count here."""
+    for text in texts:
+        wanted = requirement_in(text) if text.lower().startswith(package) else None
+        if wanted is not None and wanted.name.lower() == package and counts(wanted):
+            yield wanted
+
+
+def counts(wanted: Requirement) -> bool:
     """Return whether a requirement applies to this environment."""
     return wanted.marker is None or wanted.marker.evaluate({"extra": ""})
 
 
-def _requirement(text: str) -> Requirement | None:
+def requirement_in(text: str) -> Requirement | None:
+    """Return the requirement in a text like ``hookbus>=0.1``; None if it is invalid."""
     # Imported late: a session whose plugins require no version does not need it.
     from packaging.requirements import InvalidRequirement, Requirement
 

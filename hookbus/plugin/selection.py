@@ -23,7 +23,7 @@ from hookbus.discovery import (
 )
 from hookbus.errors import UsageError, spelled
 from hookbus.logs import log
-from hookbus.plugin.requirements import _counts, _requirement
+from hookbus.plugin.requirements import counts, requirement_in
 
 
 @attrs.frozen
@@ -217,13 +217,13 @@ def check_required(
 
 
 def _lack(text: str, source: str, verdicts: Mapping[str, Verdict]) -> str | None:
-    wanted = _requirement(text)
+    wanted = requirement_in(text)
     if wanted is None:
         raise UsageError(
             f"{source}: required_plugins: {text!r} is not a requirement; write NAME or "
             "NAME>=VERSION"
         )
-    if not _counts(wanted):
+    if not counts(wanted):
         return None
     plugins = _plugins_of(wanted.name, verdicts)
     found = _version_of(wanted.name, plugins)
