@@ -245,8 +245,9 @@ def _shown(member: Registration, selection: Selection) -> str:
     """Return name and version of a hook, and why it is on unless that is the default."""
     number = f" {member.distribution.rsplit(' ', 1)[1]}" if member.distribution else ""
     verdict = selection.verdicts.get(member.name)
-    word = verdict.decisive if verdict is not None else None
-    silent = verdict is not None and (word is None or word.place is Precedence.CODE)
     if verdict is None or member.origin != verdict.why:
         return f"{member.name}{number} ({member.origin})"
-    return f"{member.name}{number}" + ("" if silent else f" ({verdict.given})")
+    word = verdict.decisive
+    if word is None or word.place is Precedence.CODE:
+        return f"{member.name}{number}"
+    return f"{member.name}{number} ({verdict.given})"
