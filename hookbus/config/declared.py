@@ -48,7 +48,7 @@ def declared_settings(plugin: Installed) -> DeclaredSettings | None:
     another distribution.
     """
     try:
-        tree = parse_source(plugin)
+        tree = parse_source(plugin.module)
     except PluginError:  # it is reported when the plugin is imported
         return None
     if tree is None:
@@ -110,17 +110,12 @@ def longest(spelled: str, names: Iterable[str]) -> str | None:
     return max(fits, key=len, default=None)
 
 
-def parse_source(plugin: Installed) -> ast.Module | None:
-    """Parse the module of a plugin; return None if it exists without a source to parse.
+def parse_source(module: str, ending: str = "") -> ast.Module | None:
+    """Parse a module, or with the ending ``i`` its stub; None if it has no source to parse.
 
     Raises:
         PluginError: there is no such module, or it is not valid Python.
     """
-    return _parsed(plugin.module)
-
-
-def _parsed(module: str, ending: str = "") -> ast.Module | None:
-    """Parse a module, or with the ending ``i`` its stub."""
     spec = spec_of(module)
     if spec is None:
         raise PluginError(f"there is no module {module!r}")
@@ -144,7 +139,7 @@ def first_line(module: str) -> str:
     ('Defines the graph', '')
     """
     with contextlib.suppress(PluginError):
-        tree = _parsed(module)
+        tree = parse_source(module)
         text = "" if tree is None else ast.get_docstring(tree) or ""
         return text.partition("\n")[0].replace("`", "")
     return ""
@@ -183,7 +178,7 @@ class Source:
             return None
         for ending in ("i", ""):  # a package that imports late lists its names in a stub
             with contextlib.suppress(PluginError):
-                tree = _parsed(module, ending)
+                tree = parse_source(module, ending)
                 if tree is not None:
                     return Source(tree, self.packages).find(name)
         return None
@@ -194,7 +189,7 @@ def _of_class(cls: ast.ClassDef, source: Source) -> DeclaredSettings | None:
     fields: dict[str, str] = {}
     main = ""
     for base in reversed(cls.bases):
-        name = _last_word(base)
+        name = last_word(base)
         found = None if name in (*PLAIN_BASES, cls.name) else source.find(name)
         inherited = None if found is None else _of_class(*found)
         if inherited is not None:
@@ -226,9 +221,7 @@ def _of_constructor(cls: ast.ClassDef) -> dict[str, str] | None:
 
 def _of_fields(cls: ast.ClassDef) -> dict[str, str] | None:
     """Return the fields of an attrs class or a dataclass; None if they are not certain."""
-    makers = [
-        _last_word(d.func if isinstance(d, ast.Call) else d) for d in cls.decorator_list
-    ]
+    makers = [last_word(decorator) for decorator in cls.decorator_list]
     if len(makers) != 1 or makers[0] not in _MAKERS:
         return None
     fields = {}
@@ -278,7 +271,7 @@ def _declared_main(cls: ast.ClassDef, inherited: str) -> str | None:
 
 def _default_main(made: ast.Call, cls: ast.ClassDef, inherited: str) -> str | None:
     """Return the main setting of options that name none; None if that is unknown."""
-    maker = _last_word(made.func)
+    maker = last_word(made)
     if maker == "evolve":
         evolved = ast.unparse(made.args[0]) if made.args else ""
         bases = [f"{ast.unparse(base)}.options" for base in cls.bases]
@@ -302,5 +295,7 @@ def _text(annotation: ast.expr) -> str:
     return ast.unparse(annotation)
 
 
-def _last_word(expression: ast.expr) -> str:
-    return ast.unparse(expression).rsplit(".", 1)[-1]
+def last_word(expression: ast.expr) -> str:
+    """Return a name without the names before it and, if it is called, the arguments."""
+    named = expression.func if isinstance(expression, ast.Call) else expression
+    return ast.unparse(named).rsplit(".", 1)[-1]

@@ -7,7 +7,7 @@ from collections.abc import Container, Iterator
 
 import attrs
 
-from hookbus.config.declared import PLAIN_BASES, Source, parse_source
+from hookbus.config.declared import PLAIN_BASES, Source, last_word, parse_source
 from hookbus.discovery import Installed
 from hookbus.errors import PluginError
 from hookbus.hooks.hookspecs import LIFECYCLE
@@ -37,7 +37,7 @@ def scan_source(plugin: Installed) -> SourceScan:
         PluginError: there is no such module, it is not valid Python, or it lacks the
             attribute that the entry point names.
     """
-    tree = parse_source(plugin)
+    tree = parse_source(plugin.module)
     if tree is None:
         return SourceScan((), whole=False)
     try:
@@ -71,7 +71,7 @@ def _of_class(
     lifecycle = (f.name for f in _functions(cls) if f.name in LIFECYCLE)
     events, whole = [*_marked(cls, _markers(source.tree)), *lifecycle], True
     for base in cls.bases:
-        name = ast.unparse(base).rsplit(".", 1)[-1]
+        name = last_word(base)
         if name in PLAIN_BASES:
             continue
         found = source.find(name)
@@ -101,11 +101,8 @@ def _functions(tree: ast.Module | ast.ClassDef) -> Iterator[ast.FunctionDef]:
 
 
 def _decorator(function: ast.FunctionDef, markers: Container[str]) -> ast.expr | None:
-    for decorator in function.decorator_list:
-        called = decorator.func if isinstance(decorator, ast.Call) else decorator
-        if ast.unparse(called).rsplit(".", 1)[-1] in markers:
-            return decorator
-    return None
+    found = (each for each in function.decorator_list if last_word(each) in markers)
+    return next(found, None)
 
 
 def _event(function: ast.FunctionDef, decorator: ast.expr) -> str:
