@@ -280,16 +280,13 @@ def installed_plugins() -> Catalog:
 def installed_commands() -> Mapping[str, InstalledCommand]:
     """Return the commands that distributions add to ``hookbus``, by name, sorted."""
     found: dict[str, InstalledCommand] = {}
-    for release in sorted(releases(), key=lambda each: each.label):
-        for entry in release.entries:
-            if entry.group != COMMAND_GROUP:
-                continue
-            command = InstalledCommand(entry.name, entry, release.label, release.summary)
-            other = found.get(entry.name)
-            if other is not None and other.entry.value != entry.value:
-                named = other.rivals or (other.label,)
-                command = attrs.evolve(other, rivals=(*named, release.label))
-            found[entry.name] = command
+    for entry, release in sorted(entries_of(COMMAND_GROUP), key=lambda each: each[1].label):
+        command = InstalledCommand(entry.name, entry, release.label, release.summary)
+        other = found.get(entry.name)
+        if other is not None and other.entry.value != entry.value:
+            named = other.rivals or (other.label,)
+            command = attrs.evolve(other, rivals=(*named, release.label))
+        found[entry.name] = command
     return {name: found[name] for name in sorted(found)}
 
 
@@ -364,6 +361,11 @@ def _described(name: str, entry: EntryPoint, autouse: bool, release: Release) ->
 def releases() -> tuple[Release, ...]:
     """Return the distributions that have entry points for hookbus, each once."""
     return _releases(*_installation())
+
+
+def entries_of(group: str) -> list[tuple[EntryPoint, Release]]:
+    """Return the entry points in a group of hookbus, each with its distribution."""
+    return [(e, each) for each in releases() for e in each.entries if e.group == group]
 
 
 @functools.lru_cache(maxsize=1)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, cast
 
 from hookbus.checkpoint.files import CheckpointFiles
-from hookbus.discovery import releases
+from hookbus.discovery import entries_of
 from hookbus.errors import CheckpointError, UsageError, did_you_mean
 
 if TYPE_CHECKING:
@@ -127,16 +127,13 @@ def codecs() -> dict[str, EntryPoint]:
         CheckpointError: two distributions provide a codec of one name.
     """
     found: dict[str, tuple[EntryPoint, str]] = {}
-    for release in releases():
-        for entry in release.entries:
-            if entry.group != GROUP:
-                continue
-            other = found.setdefault(entry.name, (entry, release.label))[1]
-            if other != release.label:
-                raise CheckpointError(
-                    f"two distributions provide the checkpoint codec {entry.name!r}: "
-                    f"{' and '.join(sorted((other, release.label)))}; uninstall one"
-                )
+    for entry, release in entries_of(GROUP):
+        other = found.setdefault(entry.name, (entry, release.label))[1]
+        if other != release.label:
+            raise CheckpointError(
+                f"two distributions provide the checkpoint codec {entry.name!r}: "
+                f"{' and '.join(sorted((other, release.label)))}; uninstall one"
+            )
     return {name: found[name][0] for name in sorted(found)}
 
 

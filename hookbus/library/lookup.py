@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from hookbus.discovery import releases
+from hookbus.discovery import entries_of
 from hookbus.errors import PluginError, UsageError
 from hookbus.library.base import Library
 from hookbus.peers.protocol import Peers
@@ -249,8 +249,7 @@ def _names_of_classes() -> _Names:
 @functools.lru_cache(maxsize=1)
 def _entries(_: tuple[str, ...]) -> dict[str, EntryPoint]:
     """Return the entry points on a path; values are moved in steps, so it is kept."""
-    entries = (entry for release in releases() for entry in release.entries)
-    return {entry.name: entry for entry in entries if entry.group == GROUP}
+    return {entry.name: entry for entry, _ in entries_of(GROUP)}
 
 
 @functools.cache

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import TYPE_CHECKING, cast
 
-from hookbus.discovery import releases
+from hookbus.discovery import entries_of
 from hookbus.errors import PluginError, UsageError, did_you_mean
 
 if TYPE_CHECKING:
@@ -22,8 +22,8 @@ the block, if any, is that of the script.
 
 def attachments() -> dict[str, EntryPoint]:
     """Return the installed entry points by name; nothing is imported."""
-    entries = [e for release in releases() for e in release.entries if e.group == GROUP]
-    return {entry.name: entry for entry in sorted(entries, key=lambda entry: entry.name)}
+    found = {entry.name: entry for entry, _ in entries_of(GROUP)}
+    return dict(sorted(found.items()))
 
 
 @contextmanager
