@@ -179,12 +179,19 @@ def _drop_line(stream: TextIO, error: Exception) -> None:
     """Drop a line that cannot be written."""
     if isinstance(error, OSError) and error.errno in _NOBODY_READS:
         with contextlib.suppress(Exception):
-            # Otherwise Python tries to write the line once more when it ends, and exits
-            # with 120 in place of the program's code.
-            nowhere, lost = os.open(os.devnull, os.O_WRONLY), stream.fileno()
-            if nowhere != lost:  # not if the number was free: the stream has it now
-                os.dup2(nowhere, lost)
-                os.close(nowhere)
+            discard(stream)
+
+
+def discard(stream: TextIO) -> None:
+    """Discard further output to a stream, because its reader is gone.
+
+    Otherwise Python tries to write the last line once more when it ends, and exits with 120
+    in place of the program's code.
+    """
+    nowhere, lost = os.open(os.devnull, os.O_WRONLY), stream.fileno()
+    if nowhere != lost:  # not if the number was free: the stream has it now
+        os.dup2(nowhere, lost)
+        os.close(nowhere)
 
 
 def configure(log_format: str, level: int = LEVEL) -> None:

@@ -9,7 +9,7 @@ from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 
-from hookbus.cli.output import columns, discard, flush_stdout, report, report_interruption
+from hookbus.cli.output import columns, flush_stdout, report, report_interruption
 from hookbus.errors import (
     ExitCode,
     HookbusError,
@@ -18,6 +18,7 @@ from hookbus.errors import (
     not_installed,
     spelled,
 )
+from hookbus.logs import discard
 
 COMMANDS = {
     "run": "run a training script or module, with plugins",

@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
-from typing import TextIO
 
 from hookbus.errors import ExitCode, PluginError, UsageError, escaped, text_of
 from hookbus.logs import Stderr
 
 _WIDEST_NAME = 26
-
-
-def discard(stream: TextIO) -> None:
-    """Discard further output to a stream, because its reader is gone."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def flush_stdout() -> None:

@@ -3,5 +3,5 @@
 from hookbus.cli.command import Command as Command
 from hookbus.cli.command import CommandLine as CommandLine
 from hookbus.cli.command import NamedObject as NamedObject
-from hookbus.cli.output import discard as discard
 from hookbus.cli.output import table as table
+from hookbus.logs import discard as discard
