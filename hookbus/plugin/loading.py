@@ -7,9 +7,9 @@ import inspect
 import time
 import traceback
 import types
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import attrs
 
@@ -64,6 +64,7 @@ def check_loadable(plugin: Installed) -> None:
     check_fits(plugin)
 
 
+_T = TypeVar("_T")
 _DECLARED = ("options", "state_dict", "load_state_dict")
 """The attributes that a plugin may declare; its ``__getattr__`` may fail for them."""
 _IMPORTING = (
@@ -141,10 +142,7 @@ def schema_of_plugin(code: LoadedPlugin) -> SettingsSchema:
         PluginError: its ``addoption`` fails.
     """
     if isinstance(code.value, type):
-        form: SettingsSchema = _guarded(
-            code.verdict, lambda: schema_of(code.value, code.verdict.name)
-        )
-        return form
+        return _guarded(code.verdict, lambda: schema_of(code.value, code.verdict.name))
     group = OptionGroup(code.verdict.name)
     _guarded(code.verdict, lambda: call_one(_bare(code), "addoption", group))
     options = group.options.values()
@@ -170,9 +168,13 @@ def member_of(code: LoadedPlugin, settings: Sequence[Setting]) -> Registration:
         hook = _guarded(code.verdict, lambda: build(code.value, member.name, own))
         return attrs.evolve(member, plugin=hook)
     form = schema_of_plugin(code)
-    if not form.fields and not own:
+    if own and not form.fields:
+        raise UsageError(f"{own[0].source}: plugin {form.plugin!r} has no settings")
+    if not form.fields:
         return member
-    return attrs.evolve(member, options=_options(form, own))
+    defaults = {field: default for field, (_, default) in form.fields.items()}
+    values = values_of(form, strongest(form, own))
+    return attrs.evolve(member, options={**defaults, **values})
 
 
 def policy_of(settings: Iterable[Setting]) -> ErrorPolicy | None:
@@ -205,14 +207,6 @@ def kinds_of(plugin: Any) -> tuple[Kind, ...]:
     return options_of(plugin).kinds or ("train",)
 
 
-def _options(form: SettingsSchema, settings: Sequence[Setting]) -> dict[str, Any]:
-    """Return the values of the options that a module plugin declares."""
-    if not form.fields:
-        raise UsageError(f"{settings[0].source}: plugin {form.plugin!r} has no settings")
-    defaults = {field: default for field, (_, default) in form.fields.items()}
-    return {**defaults, **values_of(form, strongest(form, settings))}
-
-
 def broken_message(verdict: Verdict, error: BaseException) -> str:
     """Return three lines: the plugin that cannot be loaded, the reason, and the way out."""
     plugin = verdict.installed
@@ -241,8 +235,10 @@ def _way_out(verdict: Verdict) -> str:
 
 
 def _guarded(
-    verdict: Verdict, make: Any, passing: tuple[type[HookbusError], ...] = (HookbusError,)
-) -> Any:
+    verdict: Verdict,
+    make: Callable[[], _T],
+    passing: tuple[type[HookbusError], ...] = (HookbusError,),
+) -> _T:
     """Call code of a plugin that may raise anything.
 
     Args:
