@@ -146,22 +146,12 @@ class Stderr:
 
     def write(self, text: str) -> int:
         """Write to the current ``sys.stderr``."""
-        stream = sys.stderr
-        try:
-            if stream is not None:
-                stream.write(text)
-        except Exception as error:  # the stream may be the program's own
-            _drop_line(stream, error)
+        _use_stderr(lambda stream: stream.write(text))
         return len(text)
 
     def flush(self) -> None:
         """Flush the current ``sys.stderr``."""
-        stream = sys.stderr
-        try:
-            if stream is not None:
-                stream.flush()
-        except Exception as error:
-            _drop_line(stream, error)
+        _use_stderr(lambda stream: stream.flush())
 
     def isatty(self) -> bool:
         """Return whether it is a terminal."""
@@ -175,11 +165,16 @@ _NOBODY_READS = frozenset({errno.EIO, errno.EPIPE, errno.EBADF})
 """The errors of a stream whose reader does not come back: the terminal, or the process."""
 
 
-def _drop_line(stream: TextIO, error: Exception) -> None:
-    """Drop a line that cannot be written."""
-    if isinstance(error, OSError) and error.errno in _NOBODY_READS:
-        with contextlib.suppress(Exception):
-            discard(stream)
+def _use_stderr(act: Callable[[TextIO], object]) -> None:
+    """Do something with the current ``sys.stderr``; drop the line if that fails."""
+    stream = sys.stderr
+    try:
+        if stream is not None:
+            act(stream)
+    except Exception as error:  # the stream may be the program's own
+        if isinstance(error, OSError) and error.errno in _NOBODY_READS:
+            with contextlib.suppress(Exception):
+                discard(stream)
 
 
 def discard(stream: TextIO) -> None:
