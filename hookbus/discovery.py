@@ -161,17 +161,13 @@ class InstalledCommand:
     """A command of ``hookbus`` as the metadata of its distribution describes it.
 
     Attributes:
-        name: the word that calls it.
-        entry: its entry point, which leads to a function.
-        label: the name and the version of the distribution.
-        summary: the distribution's description in one line; empty without one.
+        entry: its entry point, which has its name and leads to a function.
+        release: the distribution that has it.
         rivals: the distributions that have a command of this name, if there are several.
     """
 
-    name: str
     entry: EntryPoint
-    label: str
-    summary: str = ""
+    release: Release
     rivals: tuple[str, ...] = ()
 
 
@@ -281,10 +277,10 @@ def installed_commands() -> Mapping[str, InstalledCommand]:
     """Return the commands that distributions add to ``hookbus``, by name, sorted."""
     found: dict[str, InstalledCommand] = {}
     for entry, release in sorted(entries_of(COMMAND_GROUP), key=lambda each: each[1].label):
-        command = InstalledCommand(entry.name, entry, release.label, release.summary)
+        command = InstalledCommand(entry, release)
         other = found.get(entry.name)
         if other is not None and other.entry.value != entry.value:
-            named = other.rivals or (other.label,)
+            named = other.rivals or (other.release.label,)
             command = attrs.evolve(other, rivals=(*named, release.label))
         found[entry.name] = command
     return {name: found[name] for name in sorted(found)}

@@ -27,10 +27,11 @@ def run_installed(command: InstalledCommand, words: Sequence[str]) -> int:
         PluginError: several distributions have a command of this name, it cannot be
             imported, or its result is no exit code.
     """
-    who = f"the command {command.name!r} of {command.label}"
+    name = command.entry.name
+    who = f"the command {name!r} of {command.release.label}"
     if command.rivals:
         raise PluginError(
-            f"several distributions have a command {command.name!r}: "
+            f"several distributions have a command {name!r}: "
             f"{', '.join(command.rivals)}; uninstall all but one"
         )
     try:
@@ -51,6 +52,6 @@ def run_installed(command: InstalledCommand, words: Sequence[str]) -> int:
 
 def _about(command: InstalledCommand) -> str:
     """Return the first line of the command's module, or else of its distribution."""
-    line = first_line(command.entry.value.partition(":")[0]) or command.summary
+    line = first_line(command.entry.value.partition(":")[0]) or command.release.summary
     about = f"{line.rstrip('.')} " if line else ""
-    return f"{about}({', '.join(command.rivals) or command.label})"
+    return f"{about}({', '.join(command.rivals) or command.release.label})"
