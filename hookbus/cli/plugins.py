@@ -10,12 +10,12 @@ from collections.abc import Iterator, Sequence
 
 import attrs
 
+from hookbus.bus.registry import SPEC_MARK
 from hookbus.cli.flags import read, wants_help
 from hookbus.cli.output import columns, printable, shorten, table, width
 from hookbus.config.config import Config
 from hookbus.errors import ExitCode, HookbusError, reason_of
 from hookbus.hooks import hookspecs
-from hookbus.hooks.hookspecs import PROJECT
 from hookbus.plugin.loading import check_loadable, load_one, member_of
 from hookbus.plugin.selection import Verdict, select
 from hookbus.plugin.source import SourceScan, scan_source
@@ -29,7 +29,7 @@ describe these plugins, as -v does. This reads metadata, sources, the
 environment and the config file; it imports no plugin.
 
 """
-_EVENTS = [n for n, f in vars(hookspecs).items() if hasattr(f, f"{PROJECT}_spec")]
+_EVENTS = [n for n, f in vars(hookspecs).items() if hasattr(f, SPEC_MARK)]
 _SWITCHES = {
     "-v": "show the version, the events and the reason of each as well",
     "--json": "print one JSON object, for programs",

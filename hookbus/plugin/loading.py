@@ -15,7 +15,7 @@ import attrs
 
 from hookbus import random_state
 from hookbus.bus.bus import call_one
-from hookbus.bus.registry import Registration, Registry
+from hookbus.bus.registry import MARK, Registration, Registry
 from hookbus.config.parser import Precedence
 from hookbus.config.settings import (
     ON_ERROR,
@@ -36,7 +36,6 @@ from hookbus.hooks.hook_options import (
     options_of,
     parse_policy,
 )
-from hookbus.hooks.hookspecs import PROJECT
 from hookbus.hooks.option_group import OptionGroup
 from hookbus.plugin.requirements import check_fits
 from hookbus.plugin.selection import Verdict
@@ -285,7 +284,7 @@ def _is_hook_class(value: Any, module: types.ModuleType) -> bool:
 
 def _check_has_fields_only(code: LoadedPlugin) -> None:
     """Check that a hook class has no ``addoption``, which would never be called."""
-    if hasattr(getattr(code.value, "addoption", None), f"{PROJECT}_impl"):
+    if hasattr(getattr(code.value, "addoption", None), MARK):
         raise PluginError(
             f"plugin {_bare(code).label}: a hook class has no addoption(): its settings "
             "are the fields of the class"
