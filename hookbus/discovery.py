@@ -74,7 +74,7 @@ _NAME = re.compile(r"[^\W_][\w-]*")
 """Matches the one name of a plugin."""
 
 
-@attrs.frozen
+@attrs.frozen(eq=False)  # the catalog is kept by the identity of its distributions
 class Release:
     """A distribution that has entry points for hookbus, as its metadata describe it.
 
@@ -270,7 +270,7 @@ class Catalog:
 
 def installed_plugins() -> Catalog:
     """Return all installed plugins, in an order that ignores where they are installed."""
-    return _catalog(*_installation())
+    return _catalog(releases())
 
 
 def installed_commands() -> Mapping[str, InstalledCommand]:
@@ -329,10 +329,10 @@ def _state_of(folder: str) -> tuple[str, int, int]:
 
 
 @functools.lru_cache(maxsize=1)
-def _catalog(finders: Any, path: Any) -> Catalog:  # noqa: ARG001 (they identify the answer)
+def _catalog(installation: tuple[Release, ...]) -> Catalog:
     found: defaultdict[str, list[Installed]] = defaultdict(list)
     faults: list[str] = []
-    for release in releases():
+    for release in installation:
         faults += release.faults
         mine = [(canonical_name(entry.name), entry) for entry in release.entries]
         autouse = {name for name, entry in mine if entry.group == AUTOUSE_GROUP}
@@ -356,7 +356,7 @@ def _described(name: str, entry: EntryPoint, autouse: bool, release: Release) ->
 
 def releases() -> tuple[Release, ...]:
     """Return the distributions that have entry points for hookbus, each once."""
-    return _releases(*_installation())
+    return _releases(_installation())
 
 
 def entries_of(group: str) -> list[tuple[EntryPoint, Release]]:
@@ -365,7 +365,8 @@ def entries_of(group: str) -> list[tuple[EntryPoint, Release]]:
 
 
 @functools.lru_cache(maxsize=1)
-def _releases(finders: Any, path: Any) -> tuple[Release, ...]:  # noqa: ARG001 (as above)
+def _releases(_key: Any) -> tuple[Release, ...]:
+    """Read the distributions of the installation that the key identifies."""
     # Imported late: it takes as long as importing pluggy and attrs, and no distribution is
     # looked up before a session starts.
     from importlib.metadata import distribution, distributions
