@@ -33,16 +33,15 @@ def outcome_lines(directory: Path) -> Iterator[str]:
     """
     outcome, found = _read_outcome(directory), newest_manifest(directory)
     path, newest = found or (None, None)
-    if newest is None and outcome is None:
-        raise UsageError(
-            f"no training has ended or saved a checkpoint in {str(directory)!r}: give the "
-            "checkpoint_dir of a session"
-        )
     if newest is not None and (outcome is None or newest.global_step > outcome["step"]):
         outcome = {"step": newest.global_step, "params": _params_in(directory, newest)}
         if newest.ended is not None:
             outcome["kind"] = newest.ended
-    assert outcome is not None
+    if outcome is None:
+        raise UsageError(
+            f"no training has ended or saved a checkpoint in {str(directory)!r}: give the "
+            "checkpoint_dir of a session"
+        )
     ended = " by ".join(str(outcome[name]) for name in ("kind", "who") if name in outcome)
     state = f"ended at step {outcome['step']}: {ended}"
     if not ended:

@@ -126,9 +126,8 @@ def decide(
     for name in sorted(given):
         verdict = _verdict(name, catalog.plugins.get(name), given[name], off)
         verdicts[name] = verdict
-        if verdict.installed is None:
-            missing = verdict.on or not own(name)
-            warnings += _missing(catalog, verdict, config.strict) if missing else []
+        if verdict.installed is None and (verdict.on or not own(name)):
+            warnings += _missing(catalog, verdict, config.strict)
     return Selection(catalog, verdicts, tuple(warnings))
 
 
