@@ -54,7 +54,7 @@ def checkpoints(arguments: Sequence[str]) -> int:
         UsageError: an argument is wrong, or there is no such directory or checkpoint.
         CheckpointError: there are no checkpoints, one is damaged, or a session saves there.
     """
-    parsed, _ = read("hookbus checkpoints", arguments, (*FLAGS,), most=len(arguments))
+    parsed, _ = read("hookbus checkpoints", arguments, FLAGS, most=len(arguments))
     if wants_help(parsed):
         print(_USAGE + "\n".join(columns({**FLAGS, "-h, --help": "show this help"})))
         return ExitCode.OK

@@ -14,12 +14,12 @@ from typing import Any, TextIO, TypeAlias
 import attrs
 
 from hookbus.cli.execute import execute, prepare
-from hookbus.cli.flags import HELP, parse, wants_help
+from hookbus.cli.flags import own_flags, parse, wants_help
 from hookbus.cli.help import help_of
 from hookbus.cli.output import columns
 from hookbus.cli.target import Target, make_importable
 from hookbus.config.convert import convert
-from hookbus.config.parser import CommandFlags, ParsedFlags
+from hookbus.config.parser import ParsedFlags
 from hookbus.errors import ExitCode, UsageError
 
 _MODULE = "MODULE is a module's name, as for `python -m`, or the path of a file."
@@ -114,7 +114,7 @@ class Command:
         Raises:
             UsageError: an argument or a setting is wrong.
         """
-        parsed = parse(arguments, self._own)
+        parsed = parse(arguments, own_flags(f"hookbus {self.name}", self.flags))
         targets = self._targets(parsed)
         make_importable(targets)
         config, selection = prepare(parsed)
@@ -135,13 +135,6 @@ class Command:
     @property
     def _noun(self) -> str:
         return self.subject.rpartition(" ")[2]
-
-    @property
-    def _own(self) -> CommandFlags:
-        """The flags of the command, for the parser."""
-        valued = tuple(flag.split()[0] for flag in self.flags if " " in flag)
-        switches = tuple(flag for flag in self.flags if " " not in flag)
-        return CommandFlags(f"hookbus {self.name}", (*HELP, *switches), valued, mixed=True)
 
     def _head(self) -> list[str]:
         own = columns(self.flags)

@@ -50,8 +50,7 @@ def export(arguments: Sequence[str]) -> int:
             or the file exists or cannot be written.
         CheckpointError: the checkpoint is missing or damaged.
     """
-    switches = tuple(flag for flag in FLAGS if " " not in flag)
-    parsed, _ = read("hookbus export", arguments, switches, most=2, valued=("--tracked",))
+    parsed, _ = read("hookbus export", arguments, FLAGS, most=2)
     if wants_help(parsed):
         print(_USAGE + "\n".join(columns({**FLAGS, "-h, --help": "show this help"})))
         return ExitCode.OK

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import attrs
 
@@ -42,26 +42,23 @@ FLAGS = {
 def read(
     command: str,
     arguments: Sequence[str],
-    switches: Sequence[str] = (),
+    flags: Collection[str] = (),
     most: int = 0,
-    valued: Sequence[str] = (),
 ) -> tuple[ParsedFlags, Config]:
     """Read the command line of a command that runs no script.
 
     Args:
         command: the command's name, for messages.
         arguments: the words after the name.
-        switches: the command's own flags without a value.
+        flags: the command's own flags, as its help shows them.
         most: the number of positional arguments that it takes.
-        valued: the command's own flags with a value.
 
     Raises:
         UsageError: a flag is unknown or lacks its value, or there are too many arguments.
     """
-    own = CommandFlags(command, (*HELP, *switches), tuple(valued), mixed=True)
-    parsed = parse(arguments, own)
+    parsed = parse(arguments, own_flags(command, flags))
     if len(parsed.rest) > most:
-        known = ", ".join((*valued, *switches, "-p", "-c", "-o"))
+        known = ", ".join((*(flag.split()[0] for flag in flags), "-p", "-c", "-o"))
         raise UsageError(
             f"{command} does not take {spelled(parsed.rest[most])}; it takes {known} and "
             f"the other flags of hookbus run ({command} --help)"
@@ -70,6 +67,17 @@ def read(
     if (config.log_format, config.log_level) != (default.log_format, default.log_level):
         configure(config.log_format, config.log_level)  # structlog is slow to import
     return parsed, config
+
+
+def own_flags(command: str, flags: Collection[str]) -> CommandFlags:
+    """Return the own flags of a command for the parser, given as its help shows them.
+
+    >>> own_flags("hookbus call", ["--times N", "--json"]).valued
+    ('--times',)
+    """
+    valued = tuple(flag.split()[0] for flag in flags if " " in flag)
+    switches = (flag for flag in flags if " " not in flag)
+    return CommandFlags(command, (*HELP, *switches), valued, mixed=True)
 
 
 def parse(arguments: Sequence[str], own: CommandFlags) -> ParsedFlags:

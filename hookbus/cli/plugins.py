@@ -30,11 +30,10 @@ environment and the config file; it imports no plugin.
 
 """
 _EVENTS = [n for n, f in vars(hookspecs).items() if hasattr(f, SPEC_MARK)]
-_SWITCHES = {
+_FLAGS = {
     "-v": "show the version, the events and the reason of each as well",
     "--json": "print one JSON object, for programs",
     "--load": "import the plugins that are on, to see which of them are broken",
-    "-h, --help": "show this help",
 }
 
 
@@ -59,10 +58,9 @@ def plugins(arguments: Sequence[str]) -> int:
     Raises:
         UsageError: an argument or a setting is wrong.
     """
-    switches = ("-v", "--json", "--load")
-    parsed, config = read("hookbus plugins", arguments, switches, most=sys.maxsize)
+    parsed, config = read("hookbus plugins", arguments, _FLAGS, most=sys.maxsize)
     if wants_help(parsed):
-        print(_USAGE + "\n".join(columns(_SWITCHES)))
+        print(_USAGE + "\n".join(columns({**_FLAGS, "-h, --help": "show this help"})))
         return ExitCode.OK
     selection = select(config, showing=True)
     verdicts = [selection.named(name) for name in parsed.rest] or [
