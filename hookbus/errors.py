@@ -457,10 +457,10 @@ def blame(error: BaseException, culprit: str, note: str, scope: object = None) -
         scope: identifies the session. An error that leaves a session inside an event of
             another one has a culprit in each.
     """
-    known: list[tuple[object, str]] = _attribute(error, _CULPRITS, [])
-    if any(scope is None or where is None or where is scope for where, _ in known):
+    if culprit_of(error, scope) is not None:
         return
     add_note(error, note)
+    known = _attribute(error, _CULPRITS, [])
     _set_attribute(error, _CULPRITS, [*known, (scope, culprit)])
 
 
