@@ -212,12 +212,12 @@ def list_of(rows: Sequence[Row]) -> str:
 
 def _cells(row: Row, now: float) -> Sequence[str]:
     manifest = row.manifest
-    told = ("?",) * 4
+    age, told = "?", ("?",) * 4
     if manifest is not None:
+        age = age_of(manifest.saved_at, now)
         by = f"{manifest.saved_by} ({manifest.why})"
         kept, values = ", ".join(manifest.kept), numbers(manifest.values)
         told = (by, kept or "-", values or "-", manifest.ended or "-")
-    age = "?" if manifest is None else age_of(manifest.saved_at, now)
     return str(row.step), age, size_text(row.bytes), *told, _state(row)
 
 
