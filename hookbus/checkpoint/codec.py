@@ -157,7 +157,7 @@ def load_exporting_codec(suffix: str) -> ExportingCodec:
             f"hookbus-checkpoint-saver); installed codecs: {', '.join(known) or 'none'}"
             f"{hint}"
         )
-    codec = load_codec(suffix)[1]
+    codec = load_codec(suffix)
     if not hasattr(codec, "export"):
         raise UsageError(
             f"the codec {suffix!r} ({known[suffix].value}) writes checkpoints only: it has "
@@ -166,7 +166,7 @@ def load_exporting_codec(suffix: str) -> ExportingCodec:
     return cast("ExportingCodec", codec)
 
 
-def load_codec(name: str = DEFAULT) -> tuple[str, Codec]:
+def load_codec(name: str = DEFAULT) -> Codec:
     """Load the codec *name*, by default the one that checkpoints are written with.
 
     Raises:
@@ -179,7 +179,7 @@ def load_codec(name: str = DEFAULT) -> tuple[str, Codec]:
             "neither written nor read; pip install hookbus-checkpoint-saver"
         )
     try:
-        return chosen.name, cast("Codec", chosen.load()())
+        return cast("Codec", chosen.load()())
     except KeyboardInterrupt:
         raise
     except BaseException as error:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hookbus.checkpoint.codec import load_codec
+from hookbus.checkpoint.codec import DEFAULT, load_codec
 from hookbus.checkpoint.files import CheckpointFiles
 from hookbus.checkpoint.manifest import is_file_name
 from hookbus.errors import CheckpointError
@@ -29,14 +29,13 @@ def pack(state: Mapping[str, Any]) -> str:
     >>> unpack(pack({"best": 0.5, "weights": np.ones(2)}))
     {'best': 0.5, 'weights': array([1., 1.])}
     """
-    name, codec = load_codec()
     with tempfile.TemporaryDirectory(prefix="hookbus-") as folder:
         files = CheckpointFiles(folder)
-        codec.write(state, files)
+        load_codec().write(state, files)
         found = {each: (Path(folder) / each).read_bytes() for each in files.records}
     packed = {each: base64.b64encode(data).decode() for each, data in found.items()}
     hashes = {each: record.sha256 for each, record in files.records.items()}
-    return json.dumps({"form": _FORM, "codec": name, "files": packed, "sha256": hashes})
+    return json.dumps({"form": _FORM, "codec": DEFAULT, "files": packed, "sha256": hashes})
 
 
 def unpack(text: str) -> dict[str, Any]:
@@ -53,7 +52,7 @@ def unpack(text: str) -> dict[str, Any]:
         for name, data in files.items():
             if hashlib.sha256(data).hexdigest() != packed["sha256"][name]:
                 raise ValueError(f"{name} has changed since it was written")
-        codec = load_codec(packed["codec"])[1]
+        codec = load_codec(packed["codec"])
     except (ValueError, TypeError, KeyError, binascii.Error) as error:
         raise CheckpointError(
             f"the state of hooks in the checkpoint cannot be read: {error}"

@@ -268,7 +268,7 @@ def part_of(restored: Restored, rank: int) -> Mapping[str, Any]:
     Raises:
         NoGoodCheckpointError: it cannot be read.
     """
-    codec = load_codec(restored.manifest.codec)[1]
+    codec = load_codec(restored.manifest.codec)
     try:
         part = codec.read(restored.path / RANK_FOLDER.format(rank))
         check_parts(part)
@@ -453,7 +453,7 @@ def _first_good(
 
 def _read(found: StoredCheckpoint, check: Check = check_parts) -> Restored:
     manifest = found.manifest()
-    codec = load_codec(manifest.codec)[1]
+    codec = load_codec(manifest.codec)
     try:
         state = codec.read(found.path)
     except CheckpointError as error:

@@ -12,6 +12,7 @@ from typing import Any
 import attrs
 
 from hookbus.backend.protocol import Session
+from hookbus.checkpoint.codec import DEFAULT
 from hookbus.checkpoint.files import CheckpointFiles, check_no_link, create_directory
 from hookbus.checkpoint.lock import DirectoryLock
 from hookbus.checkpoint.manifest import FileRecord, Manifest, short_params
@@ -361,7 +362,7 @@ class Saver:
         }
         return Manifest(
             session.global_step,
-            self.writer.codec_name,
+            DEFAULT,
             request.who,
             request.why,
             files={},

@@ -258,17 +258,14 @@ class Writer:
     copies: Copies = attrs.field(factory=Copies)
     under_way: BackgroundWriting | None = None
     slowest: float = 0.0
-    _codec: tuple[str, Codec] | None = None
-
-    @property
-    def codec_name(self) -> str:
-        """The name of the codec, which manifests have."""
-        return self._loaded()[0]
+    _codec: Codec | None = None
 
     @property
     def codec(self) -> Codec:
         """The codec of all checkpoints."""
-        return self._loaded()[1]
+        if self._codec is None:
+            self._codec = load_codec()
+        return self._codec
 
     @property
     def has_filled(self) -> bool:
@@ -279,7 +276,7 @@ class Writer:
         """Load the codec, and let the threads end that earlier sessions have left."""
         while _left:
             _left.pop().join()
-        self._loaded()
+        self._codec = load_codec()
 
     def write(self, draft: Draft, store: Store, agreement: Agreement | None) -> Written:
         """Write a checkpoint, and return it when it stands.
@@ -348,8 +345,3 @@ class Writer:
         written = writing.complete()
         self.slowest = max(self.slowest, writing.seconds or 0.0)
         return written
-
-    def _loaded(self) -> tuple[str, Codec]:
-        if self._codec is None:
-            self._codec = load_codec()
-        return self._codec
