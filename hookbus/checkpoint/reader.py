@@ -234,6 +234,7 @@ def for_rank(restored: Restored, rank: int = CHIEF, ranks: int = 1) -> Restored:
         NoGoodCheckpointError: the part of this rank cannot be read.
     """
     manifest, state = restored.manifest, restored.state
+    anew: Mapping[str, Any] = {}
     if manifest.ranks != ranks:
         if rank == CHIEF:
             log.warning(
@@ -245,20 +246,17 @@ def for_rank(restored: Restored, rank: int = CHIEF, ranks: int = 1) -> Restored:
                 "generators and hooks of single processes",
             )
         # Each rank gets another part of the data, so the pass begins anew.
-        place = {"inputs": {}, "passes": _at_pass(state.get("passes", {}))}
-        state = {**state, **place, "pending": {}}
+        passes = _at_pass(state.get("passes", {}))
+        anew = {"inputs": {}, "passes": passes, "pending": {}}
+        state = {**state, **anew}
     is_own = rank < manifest.ranks
     if not is_own:
         state = {**state, "random": {}}
     elif rank != CHIEF:
-        own = part_of(restored, rank)
-        apart = ("inputs", "passes", "pending")
-        place = {name: state[name] for name in apart if name in state}
-        place = {} if manifest.ranks == ranks else place
-        own = {"pending": {}, **own}
+        own = {"pending": {}, **part_of(restored, rank)}
         tracked = {**state.get("tracked", {}), **own.get("tracked", {})}
         shared = {"variables": state["variables"], "owners": state.get("owners", {})}
-        state = {**state, **own, **shared, **place, "tracked": tracked}
+        state = {**state, **own, **shared, **anew, "tracked": tracked}
     return attrs.evolve(restored, state=state, is_own=is_own)
 
 
