@@ -28,18 +28,18 @@ class Held:
 
 @attrs.frozen(eq=False)
 class Place:
-    """The place of one value: an attribute of a :class:`Held`."""
+    """The place of one value: an attribute of an object, like a :class:`Held`."""
 
-    held: Held
+    holder: Any
     name: str
 
     def get(self) -> Any:
         """Return the value that is there now."""
-        return getattr(self.held, self.name)
+        return getattr(self.holder, self.name)
 
     def put(self, value: Any) -> None:
         """Replace the value."""
-        setattr(self.held, self.name, value)
+        setattr(self.holder, self.name, value)
 
 
 def holder_of(things: Mapping[str, Any]) -> tuple[Held, dict[str, Place]]:

@@ -6,6 +6,7 @@ import random
 import sys
 from collections import deque
 from collections.abc import Callable, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import attrs
@@ -68,7 +69,7 @@ def tracked_as(name: str, thing: Any) -> Tracked:
     if _is_pair(thing):
         return _pair(name, *thing)
     if _is_trackable_tree(thing):
-        return _tree(name, _Kept(thing))
+        return _tree(name, Place(SimpleNamespace(value=thing), "value"), restored)
     if methods_of(thing, "state_dict", "load_state_dict") and not isinstance(thing, type):
         return _object(name, thing)
     raise untrackable(name, thing)
@@ -86,27 +87,13 @@ def _is_trackable_tree(thing: Any) -> bool:
     return take_apart(thing) is not None
 
 
-@attrs.define(eq=False)
-class _Kept:
-    """Keeps a tree whose root is replaced if it cannot change."""
-
-    value: Any
-
-    def get(self) -> Any:
-        """Return the tree."""
-        return self.value
-
-    def put(self, value: Any) -> None:
-        """Replace the tree."""
-        self.value = value
-
-
 def _held(name: str, place: Place) -> Tracked:
     """Return how to save and restore the value that is in a place at the time."""
     value = place.get()
     is_leaf = isinstance(value, PLAIN) or is_array(value)
     if is_leaf or (take_apart(value) is not None and not _is_pair(value)):
-        return _tree(name, place)
+        # Held values may share containers: a target begins as the weights themselves.
+        return _tree(name, place, made_like)
     tracked = tracked_as(name, value)
 
     def put(state: Any) -> Any:
@@ -116,12 +103,16 @@ def _held(name: str, place: Place) -> Tracked:
     return attrs.evolve(tracked, get=lambda: tracked_as(name, place.get()).get(), put=put)
 
 
-def _tree(name: str, place: Place | _Kept) -> Tracked:
-    """Return how to save and restore arrays and numbers in containers."""
+def _tree(name: str, place: Place, restore: Callable[[Any, Any], Any]) -> Tracked:
+    """Return how to save and restore arrays and numbers in containers.
+
+    Args:
+        name: the name.
+        place: the place of the tree, whose root is replaced if it cannot change.
+        restore: takes the tree and a saved state; returns what then has the place.
+    """
     check_trackable(name, place.get())
     outline = outline_of(place.get())
-    # Values that are held may share containers: a target begins as the weights themselves.
-    restore = made_like if isinstance(place, Place) else restored
 
     def put(state: Any) -> Any:
         place.put(restore(place.get(), state))
