@@ -49,17 +49,14 @@ def with_part(state: Any, part: Mapping[str, Any] | None, *, counts: bool = True
         whole = part["whole"]
         return copy.deepcopy(whole) if counts or not _is_countable(whole) else state
     inside = part["parts"]
+    both = {
+        key: with_part(each, inside.get(str(key)), counts=counts)
+        for key, each in parts_of(state)
+    }
     if isinstance(state, Mapping):
-        return {
-            key: with_part(each, inside.get(str(key)), counts=counts)
-            for key, each in state.items()
-        }
+        return both
     if isinstance(state, list | tuple):
-        both = (
-            with_part(each, inside.get(str(number)), counts=counts)
-            for number, each in enumerate(state)
-        )
-        return type(state)(both) if type(state) in (list, tuple) else tuple(both)
+        return [*both.values()] if type(state) is list else tuple(both.values())
     return state
 
 
