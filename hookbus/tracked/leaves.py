@@ -14,7 +14,7 @@ from hookbus.errors import GraphError, NoValueYetError, UsageError
 from hookbus.library.base import Library, LiveValue
 from hookbus.library.lookup import library_of
 from hookbus.random_state import same
-from hookbus.tracked.containers import put_together, take_apart
+from hookbus.tracked.containers import is_writable, put_together, take_apart
 
 Path: TypeAlias = tuple[Any, ...]
 """The keys and indices that lead from a state to a value inside it."""
@@ -208,7 +208,7 @@ def _kind_of(value: Any) -> int:
 def _written(here: Any, path: Path, value: Any) -> Any:
     """Write a value at a path; return *here*, or the object that replaces *here*."""
     if not path:
-        if getattr(getattr(here, "flags", None), "writeable", False):
+        if is_writable(here):
             here[...] = value
             return here
         put = _live(library_of(here), here)

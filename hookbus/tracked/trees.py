@@ -59,9 +59,7 @@ def plain(state: Any, name: str, outline: Outline | None, levels: int = MOST_LEV
         UsageError: a named tuple, or a container of a library, is not in the outline, so
             that no program could restore it.
     """
-    if isinstance(state, PLAIN) or is_array(state) or not levels:
-        return state
-    parts = take_apart(state)
+    parts = take_apart(state) if levels else None
     if parts is None:
         return state
     known = outline[1] if isinstance(outline, tuple) else {}
@@ -188,14 +186,11 @@ def placed(here: Any, saved: Any) -> Any:
 
     No container is changed, and the classes of *saved* stay.
     """
-    if isinstance(saved, Mapping):
-        known = here if isinstance(here, Mapping) else {}
-        return {key: placed(known.get(key), part) for key, part in saved.items()}
-    if isinstance(saved, list | tuple):
-        others = [*here] if isinstance(here, list | tuple) else []
-        others += [None] * (len(saved) - len(others))
-        return type(saved)(map(placed, others, saved))
-    return _placed(here, saved)
+    if not isinstance(saved, Mapping | list | tuple):
+        return _placed(here, saved)
+    known = dict(parts_of(here))
+    parts = {key: placed(known.get(key), part) for key, part in parts_of(saved)}
+    return parts if isinstance(saved, Mapping) else type(saved)(parts.values())
 
 
 def _placed(here: Any, saved: Any) -> Any:
@@ -219,7 +214,7 @@ def faults_of(path: str, here: Any, saved: Any) -> Faults:
     Everything that is here must be in the checkpoint, with the same shape and dtype. A dict
     or list may have grown during the training.
     """
-    parts = None if is_array(here) or isinstance(here, deque) else take_apart(here)
+    parts = None if isinstance(here, deque) else take_apart(here)
     if parts is None:
         if is_array(here) and _form(here) != _form(saved):
             yield _differs(path, here, saved)
