@@ -255,7 +255,8 @@ class Contents:
         _write(session, restored, saved)
         if training and not self._has_recorded:
             self.params = restored.state.get("params", {})
-        if training and self.resumes_input(restored.manifest.ended):
+        resumes = training and self.resumes_input(restored.manifest.ended)
+        if resumes:
             session.seek(restored.state.get("inputs", {}))
             if "passes" in restored.state:
                 states = restored.state.get("random", {})
@@ -269,9 +270,8 @@ class Contents:
         if not training:  # it evaluates a model as the program has prepared it
             tracked = TrackedStates(tracked.states, pending=None)
         # A program that saves no place in passes, because it has none.
-        steps = training and self.graph.takes_reports and "passes" in restored.state
+        steps = resumes and self.graph.takes_reports and "passes" in restored.state
         steps &= bool(tracked.states) and not again
-        steps &= self.resumes_input(restored.manifest.ended)
         self._before_steps = restored if steps else None
         self._start = start.get("random", {})
         self._repeats = again or self._before_steps is not None
