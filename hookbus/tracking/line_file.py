@@ -7,6 +7,8 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from hookbus.checkpoint.files import replacing
+
 
 class LineFile:
     r"""A file to which whole lines are appended. Each can be read as soon as it is added.
@@ -67,9 +69,8 @@ class LineFile:
         """
         self.close()
         data = "".join(f"{line}\n" for line in lines).encode()
-        new = self.path.with_name(f".{self.path.name}.new")
-        new.write_bytes(data)
-        new.replace(self.path)
+        with replacing(self.path) as new:
+            new.write_bytes(data)
         self._size = len(data)
 
     def close(self) -> None:
