@@ -18,13 +18,7 @@ from pathlib import Path
 
 import attrs
 
-from hookbus.checkpoint.files import (
-    CheckpointFiles,
-    cannot_write,
-    create_directory,
-    discard,
-    sync,
-)
+from hookbus.checkpoint.files import cannot_write, create_directory, discard, sync
 from hookbus.checkpoint.manifest import MANIFEST_NAME, FileRecord, Manifest
 from hookbus.errors import CheckpointError, NoGoodCheckpointError, UsageError
 from hookbus.logs import log, shown
@@ -149,33 +143,6 @@ class Store:
         except OSError:
             target = path
         report_bad(path, reason, kept_as=shown(target))
-
-    def write(
-        self, manifest: Manifest, fill: Callable[[CheckpointFiles], None]
-    ) -> tuple[Path, Manifest]:
-        """Write a checkpoint.
-
-        Args:
-            manifest: its description; the store fills in the sizes and hashes of files.
-            fill: writes the files.
-
-        Returns:
-            The checkpoint's directory, and its complete manifest.
-
-        Raises:
-            CheckpointError: it cannot be written; earlier checkpoints are intact.
-        """
-        folder = self.begin(manifest.global_step)
-        try:
-            files = CheckpointFiles(folder)
-            fill(files)
-            return self.complete(folder, manifest, files.records)
-        except BaseException as error:
-            discard(folder)
-            refusal = self.refusal(manifest.global_step, error)
-            if refusal is error:
-                raise
-            raise refusal from error
 
     def begin(self, step: int) -> Path:
         """Make the temporary folder in which a checkpoint is written; return it.

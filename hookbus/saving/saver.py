@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -326,8 +325,8 @@ class Saver:
         try:
             manifest = self._manifest(session, SaveRequest(who, why), ended="failed")
             contents = self._gather(session, snapshot)
-            codec = self.writer.codec
-            path, _ = store.write(manifest, partial(codec.write, contents))
+            draft = Draft(contents, manifest, session.version, snapshot.since)
+            path = self.writer.write(draft, store, None).path
             if self.checkpoints.max_to_keep is not None:
                 store.prune(self.checkpoints.max_to_keep, path, is_kept_for_good)
         finally:

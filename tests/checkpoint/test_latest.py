@@ -13,6 +13,7 @@ from hookbus import CheckpointError, CheckpointInfo, UsageError, latest_checkpoi
 from hookbus.checkpoint.manifest import Manifest
 from hookbus.checkpoint.store import Store
 from hookbus.testing import run_steps
+from tests.support.stored import write
 
 
 @pytest.fixture
@@ -28,7 +29,7 @@ def put(store, step):
         with files.open("file") as file:
             file.write(b"content")
 
-    return store.write(Manifest(step, "codec", "who", "why", {}, {}), fill)[0]
+    return write(store, Manifest(step, "codec", "who", "why", {}, {}), fill)
 
 
 def there(store):

@@ -12,6 +12,7 @@ import pytest
 import hookbus
 from hookbus.checkpoint.manifest import Manifest
 from hookbus.checkpoint.store import Store
+from tests.support.stored import write
 
 
 @pytest.fixture
@@ -27,7 +28,7 @@ def put(store, step, content="content"):
         with files.open("file") as file:
             file.write(content.encode())
 
-    return store.write(Manifest(step, "codec", "who", "why", {}, {}), fill)[0]
+    return write(store, Manifest(step, "codec", "who", "why", {}, {}), fill)
 
 
 def replacing(store):
@@ -160,7 +161,7 @@ def test_an_error_while_writing_leaves_what_was_there(error, store):
             raise error
 
     with pytest.raises(type(error)):
-        store.write(Manifest(3, "codec", "who", "why", {}, {}), fill)
+        write(store, Manifest(3, "codec", "who", "why", {}, {}), fill)
     assert [p.name for p in store.directory.iterdir()] == ["ckpt-3"]
     assert (store.directory / "ckpt-3" / "file").read_text() == "old"
 
@@ -173,7 +174,7 @@ def test_a_disk_that_refuses_is_a_checkpoint_error(store):
         raise OSError(28, "No space left on device")
 
     with pytest.raises(hookbus.CheckpointError, match=r"step 4 .*No space.* still there"):
-        store.write(Manifest(4, "codec", "who", "why", {}, {}), fill)
+        write(store, Manifest(4, "codec", "who", "why", {}, {}), fill)
     assert steps(store) == [3]
 
 

@@ -21,6 +21,7 @@ from hookbus.checkpoint.codec import DEFAULT, load_codec
 from hookbus.checkpoint.files import CheckpointFiles
 from hookbus.checkpoint.manifest import Manifest
 from hookbus.checkpoint.store import Store
+from tests.support import stored
 from tests.support.in_process import run_here
 from tests.support.shelves import QUIET, RUNS, checkpoints, train
 
@@ -42,7 +43,7 @@ def write(step: int, state: dict[str, Any], *ranks: dict[str, Any]) -> None:
             for file, record in part.records.items():
                 files.records[f"rank-{rank}/{file}"] = record
 
-    Store(RUNS).write(Manifest(step, DEFAULT, "me", "a test", {}, {}), fill)
+    stored.write(Store(RUNS), Manifest(step, DEFAULT, "me", "a test", {}, {}), fill)
 
 
 def diff(one: Any = 1, other: Any = 2) -> list[dict[str, Any]]:

@@ -14,6 +14,7 @@ from hookbus import Config, MonitoredTrainingSession, SessionRunHook, hookimpl
 from hookbus.checkpoint.manifest import Manifest
 from hookbus.checkpoint.store import Store
 from hookbus.testing import fake_dist
+from tests.support.stored import write
 
 LIBRARY = """
 class Model:
@@ -96,7 +97,7 @@ def test_a_checkpoint_of_an_older_version_has_neither(model_of, tmp_path):
         {"model": 2.5},
         {"model": "frozen"},
     )
-    Store(path.parent).write(manifest, partial(codec.write, contents))
+    write(Store(path.parent), manifest, partial(codec.write, contents))
     model = model_of()
     model.sum, model.mode = 9.0, "own"
     with session_in(tmp_path / "run") as session:
