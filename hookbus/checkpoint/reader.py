@@ -80,8 +80,7 @@ def latest_checkpoint(directory: str | Path) -> CheckpointInfo | None:
     >>> latest_checkpoint("no/such/directory") is None
     True
     """
-    store = Store(directory)
-    return _first_good(store.directory, store.found, describe, lambda *_: None)
+    return _first_good(expanded(directory), describe)
 
 
 def newest_manifest(directory: str | Path) -> tuple[Path, Manifest] | None:
@@ -91,12 +90,9 @@ def newest_manifest(directory: str | Path) -> tuple[Path, Manifest] | None:
         CheckpointError: the directory cannot be read.
         UsageError: another version of hookbus wrote the newest one.
     """
-
-    def look(found: StoredCheckpoint) -> tuple[Path, Manifest]:
-        return found.path, found.manifest(contents=False)
-
-    store = Store(directory)
-    return _first_good(store.directory, store.found, look, lambda *_: None)
+    return _first_good(
+        expanded(directory), lambda found: (found.path, found.manifest(contents=False))
+    )
 
 
 def list_checkpoints(directory: str | Path) -> list[CheckpointInfo]:
@@ -328,10 +324,8 @@ def read_newest(
         NoGoodCheckpointError: there are checkpoints, but none of them is good.
         CheckpointError: the directory or a file in it cannot be read.
     """
-    store = Store(directory)
-    look = partial(_read, check=check)
-    restored = _first_good(store.directory, store.found, look, on_bad)
-    if restored is None and store.had_any():
+    restored = _first_good(expanded(directory), partial(_read, check=check), on_bad)
+    if restored is None and Store(directory).had_any():
         raise NoGoodCheckpointError(
             f"{directory} contains checkpoints, but none of them is good (see "
             "the warnings above). They were kept: to start from the beginning, remove "
@@ -354,7 +348,7 @@ def read_checkpoint(path: str | Path) -> Restored:
         candidates = [StoredCheckpoint.at(each) for each in both]
         return [each for each in candidates if each.stamp is not None]
 
-    restored = _first_good(path, found, _read, reasons.__setitem__)
+    restored = _first_good(path, _read, reasons.__setitem__, found)
     if restored is None:
         reason = reasons.get(path, f"its {MANIFEST_NAME} is missing")
         raise NoGoodCheckpointError(f"cannot restore {path}: {reason}")
@@ -413,16 +407,19 @@ def tracked_by_ranks(restored: Restored, name: str) -> list[Any]:
 
 def _first_good(
     where: Path,
-    find: Callable[[], list[StoredCheckpoint]],
     look: Callable[[StoredCheckpoint], T],
-    on_bad: OnBad,
+    on_bad: OnBad = lambda *_: None,
+    find: Callable[[], list[StoredCheckpoint]] | None = None,
 ) -> T | None:
     """Return the result of *look* for the first good candidate, or None without one.
+
+    *find* finds the candidates; by default they are those in the directory *where*.
 
     Raises:
         CheckpointError: they cannot be read, or change faster than they can be read.
     """
     bad: set[StoredCheckpoint] = set()
+    find = find or Store(where).found
     try:
         for _ in range(_MOST_LOOKS):
             found = find()
