@@ -275,8 +275,10 @@ def saved_states(
     for names in _groups_of(dict.fromkeys([*hooks, *states])).values():
         there = {n: Identity.of(states[n], saved.get(n, {})) for n in names if n in states}
         own = [name for name in names if name in hooks]
-        if not own or not there or (len(names) == 1 and _is_one(hooks, there, names[0])):
+        if not own or not there:
             continue
+        if len(names) == 1 and hooks[own[0]].identity(False).may_be(there[own[0]]):
+            continue  # the only hook of its class was the only one then
         watching = any(each.watched is not None for each in there.values())
         here = {name: hooks[name].identity(watching) for name in own}
         for name in there:
@@ -392,13 +394,6 @@ def _groups_of(names: Iterable[str]) -> dict[str, list[str]]:
         first = numbered[1] if numbered and numbered[1] in every else name
         groups.setdefault(first, []).append(name)
     return groups
-
-
-def _is_one(
-    hooks: Mapping[str, Stateful], there: Mapping[str, Identity], name: str
-) -> bool:
-    """Return whether the only hook of a class may be the only one that was saved."""
-    return Identity.of(None, hooks[name].settings).may_be(there[name])
 
 
 def _matched(here: Mapping[str, Identity], there: Mapping[str, Identity]) -> dict[str, str]:
