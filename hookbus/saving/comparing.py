@@ -120,11 +120,10 @@ def differences(
     values = (*_VALUE_BY_VALUE, *(("hooks",) if inside_hooks else ()))
     found = [*_of_parts("", one.state, other.state, values)]
     for rank in range(1, max(one.manifest.ranks, other.manifest.ranks)):
-        states = [
+        here, there = (
             part_of(each, rank) if rank < each.manifest.ranks else {}
             for each in (one, other)
-        ]
-        here, there = states
+        )
         found += _of_parts(f"rank-{rank}/", here, there, values)
     return found
 

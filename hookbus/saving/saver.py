@@ -241,12 +241,11 @@ class Saver:
         self._renew_lock()
         step, contents = session.global_step, self._gather(session, snapshot)
         last = self.last
-        replaced = last if last is not None and last.step == step else None
         ended, kept, values = None, dict(request.kept), self.retention.take_values(step)
-        if replaced is not None:
-            before = replaced.manifest
+        if last is not None and last.step == step:  # this one replaces it
+            before = last.manifest
             kept = {**before.kept, **kept}
-            if session.version == replaced.version:
+            if session.version == last.version:
                 # As long as nothing is trained, the session before ended here, and the
                 # model has the same values.
                 ended, values = before.ended, {**before.values, **values}

@@ -75,7 +75,7 @@ class Writing:
         codec: writes the files.
         agreement: the link to the other ranks; None if this process trains alone.
         copies: makes the copy of the draft; None if it is not copied.
-        seconds: how long the save took until this rank had written its part; None before.
+        seconds: how long the save took until this rank had written its part.
         is_left: whether nobody waits for it any more, so that it must not appear.
     """
 
@@ -84,7 +84,7 @@ class Writing:
     codec: Codec
     agreement: Agreement | None = None
     copies: Copies | None = None
-    seconds: float | None = None
+    seconds: float = 0.0
     is_left: bool = False
     _folder: Path | None = None
     _files: CheckpointFiles | None = None
@@ -343,5 +343,5 @@ class Writer:
 
     def _completed(self, writing: Writing) -> Written:
         written = writing.complete()
-        self.slowest = max(self.slowest, writing.seconds or 0.0)
+        self.slowest = max(self.slowest, writing.seconds)
         return written
