@@ -64,7 +64,7 @@ def is_numpy_state(value: Any) -> bool:
     if not isinstance(value, Mapping) or type(value.get("bit_generator")) is not str:
         return False
     form = _OF_KINDS.get(value["bit_generator"])  # None for one of another library
-    return form is None or not fault_in(value, dict(form), "")
+    return form is None or not fault_in(value, form, "")
 
 
 def is_python_state(value: Any) -> bool:
@@ -193,7 +193,7 @@ def check_parts(state: Mapping[str, Any]) -> None:
         NoGoodCheckpointError: hookbus never writes such a part.
     """
     try:
-        fault = fault_in(state, dict(_PARTS), "")
+        fault = fault_in(state, _PARTS, "")
     except RecursionError:
         fault = "they have too many levels"
     if fault:
