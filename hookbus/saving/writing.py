@@ -86,8 +86,8 @@ class Writing:
     copies: Copies | None = None
     seconds: float = 0.0
     is_left: bool = False
-    _folder: Path | None = None
-    _files: CheckpointFiles | None = None
+    _folder: Path = attrs.field(init=False)
+    _files: CheckpointFiles = attrs.field(init=False)
     _written: Written | None = None
     _error: BaseException | None = None
 
@@ -97,27 +97,25 @@ class Writing:
         Raises:
             CheckpointError: it cannot be made.
         """
-        agreement, folder = self.agreement, None
-        if agreement is None or agreement.is_chief:
-            folder = self.store.begin(self.draft.step)
+        agreement = self.agreement
+        if not self._is_part:
+            self._folder = self.store.begin(self.draft.step)
         if agreement is not None:
-            folder = Path(agreement.broadcast(folder and str(folder)))
-            if not agreement.is_chief:
-                folder /= RANK_FOLDER.format(agreement.peers.rank)
-        self._folder = folder
+            whole = agreement.broadcast(str(self._folder) if agreement.is_chief else None)
+            if self._is_part:
+                self._folder = Path(whole) / RANK_FOLDER.format(agreement.peers.rank)
+        self._files = CheckpointFiles(self._folder)
 
     def fill(self) -> None:
         """Write this rank's files; a process that trains alone completes the checkpoint.
 
         An error is kept for :meth:`complete`, so that all ranks hear of it.
         """
-        assert self._folder is not None
         try:
             if self.copies is not None:
                 self.copies.await_all()
             if self._is_part:
                 self._folder.mkdir()
-            self._files = CheckpointFiles(self._folder)
             self.codec.write(self.draft.contents, self._files)
             if self.is_left:
                 discard(self._folder)
@@ -139,19 +137,18 @@ class Writing:
         Raises:
             CheckpointError: it cannot be written; earlier checkpoints are intact.
         """
-        agreement, written = self.agreement, self._written
-        if agreement is not None and self._folder is not None:
-            written = self._complete_together(agreement, self._folder)
+        if self.agreement is not None:
+            self._complete_together(self.agreement)
         if self._error is not None:
-            if self._folder is not None and not self._is_part:
+            if not self._is_part:
                 discard(self._folder)
             raise self._refusal(self._error)
-        assert written is not None
-        return written
+        assert self._written is not None
+        return self._written
 
-    def _complete_together(self, agreement: Agreement, folder: Path) -> Written | None:
+    def _complete_together(self, agreement: Agreement) -> None:
         """Have the chief complete it if all ranks have written their parts."""
-        own = {} if self._files is None else self._files.records
+        own = self._files.records
         told = {name: [each.bytes, each.sha256] for name, each in own.items()}
         parts = agreement.gather([told, self._why()])
         self._note_failed({rank: why for rank, (_, why) in enumerate(parts) if why})
@@ -162,11 +159,11 @@ class Writing:
                 for name, (size, digest) in files.items():
                     every[f"{RANK_FOLDER.format(rank)}/{name}"] = FileRecord(size, digest)
             try:
-                path, manifest = self.store.complete(folder, manifest, every)
+                path, manifest = self.store.complete(self._folder, manifest, every)
             except BaseException as error:
                 self._error = error
         self._note_failed({0: why} if (why := agreement.broadcast(self._why())) else {})
-        return Written(path, manifest, own)
+        self._written = Written(path, manifest, own)
 
     def _why(self) -> str | None:
         """Return why this rank cannot write its part, for the others."""
