@@ -20,6 +20,7 @@ import attrs
 
 from hookbus.checkpoint.files import cannot_write, create_directory, discard, sync
 from hookbus.checkpoint.manifest import MANIFEST_NAME, FileRecord, Manifest
+from hookbus.discovery import unique_name
 from hookbus.errors import CheckpointError, NoGoodCheckpointError, UsageError
 from hookbus.logs import log, shown
 from hookbus.validation import expanded
@@ -133,13 +134,9 @@ class Store:
 
     def set_aside(self, path: Path, reason: str) -> None:
         """Report a bad checkpoint and rename it, so that no session restores it."""
-        target = path.with_name(f"{path.name}.bad")
-        number = 1
-        while os.path.lexists(target):
-            number += 1
-            target = path.with_name(f"{path.name}.bad-{number}")
         try:
-            path.rename(target)
+            taken = {each.name for each in self._paths()}
+            target = path.rename(path.with_name(unique_name(f"{path.name}.bad", taken)))
         except OSError:
             target = path
         report_bad(path, reason, kept_as=shown(target))
