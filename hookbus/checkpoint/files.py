@@ -44,8 +44,7 @@ def replacing(path: Path) -> Iterator[Path]:
         yield unfinished
         unfinished.replace(path)
     finally:
-        with contextlib.suppress(OSError):
-            unfinished.unlink()
+        discard(unfinished)
 
 
 def discard(path: Path) -> None:

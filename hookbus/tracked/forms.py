@@ -21,8 +21,7 @@ Forms: TypeAlias = Mapping[str, tuple[list[int], str]]
 
 def forms_of(name: str, state: Any) -> Forms:
     """Return the forms of all arrays in a state."""
-    found = {inside: value for inside, value in leaves(name, state) if is_array(value)}
-    return {inside: _form(value) for inside, value in found.items()}
+    return {path: _form(each) for path, each in leaves(name, state) if is_array(each)}
 
 
 def changed_forms(before: Forms, now: Forms) -> Forms:
