@@ -274,7 +274,7 @@ def _may_be_late(state: SessionState, draft: Draft) -> bool:
     if wanted is None:
         members, rows = state.bus.members, state.bus.caller("after_save").rows
         told = {n for n, _ in rows if not options_of(members[n].plugin).can_wait}
-        wanted = told <= {who} and saver.writer.copies.size(draft.contents).is_cheap
+        wanted = told <= {who} and saver.writer.copies.is_cheap(draft.contents)
     return not on_any_rank(state, not wanted or saver.last is None)
 
 

@@ -34,24 +34,6 @@ _TRUSTED = "variables"
 """The part of a checkpoint whose read-only arrays belong to the backend session."""
 
 
-@attrs.frozen
-class Size:
-    """The bytes of all arrays of a checkpoint, and of those that have to be copied.
-
-    Attributes:
-        total: those of all.
-        copied: those that have to be copied.
-    """
-
-    total: int
-    copied: int
-
-    @property
-    def is_cheap(self) -> bool:
-        """Whether a copy holds the loop for less time than writing the checkpoint would."""
-        return self.total >= LEAST_WRITTEN and self.copied <= MOST_COPIED
-
-
 @attrs.define(eq=False)
 class Copies:
     """Copies the contents of checkpoints, one after the other.
@@ -64,14 +46,14 @@ class Copies:
     trusts_immutable: bool = True
     _memory: dict[_Path, Any] = attrs.field(factory=dict)
 
-    def size(self, contents: Mapping[str, Any]) -> Size:
-        """Return how much a copy of the contents would cost."""
+    def is_cheap(self, contents: Mapping[str, Any]) -> bool:
+        """Return whether a copy holds the loop for less time than writing would."""
         total = copied = 0
         for path, value in _leaves((), contents):
             nbytes = getattr(value, "nbytes", 0)
             total += nbytes
             copied += 0 if self._stays(path, value) else nbytes
-        return Size(total, copied)
+        return total >= LEAST_WRITTEN and copied <= MOST_COPIED
 
     def copy(self, contents: Mapping[str, Any]) -> dict[str, Any]:
         """Return the contents with a copy of everything that may change.

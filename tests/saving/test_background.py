@@ -362,7 +362,7 @@ def test_a_saver_with_listeners_writes_at_once(gate):
     assert gate.writes == 0
 
 
-def test_the_committed_variables_of_a_graph_are_not_copied():
+def test_the_committed_variables_of_a_graph_are_not_copied(monkeypatch):
     """A run replaces them, and changes none of them."""
     graph = Graph()
     graph.variable("w", np.zeros(ELEMENTS))
@@ -371,7 +371,14 @@ def test_the_committed_variables_of_a_graph_are_not_copied():
     session.run("train")
     contents = {"variables": session.snapshot(), "hooks": {"x": {"a": np.zeros(5)}}}
     made = Copies()
-    assert made.size(contents) == copies.Size(8 * ELEMENTS + 40, 40)
+    monkeypatch.setattr(copies, "LEAST_WRITTEN", 8 * ELEMENTS + 40)
+    monkeypatch.setattr(copies, "MOST_COPIED", 40)
+    assert made.is_cheap(contents)
+    monkeypatch.setattr(copies, "MOST_COPIED", 39)
+    assert not made.is_cheap(contents)
+    monkeypatch.setattr(copies, "MOST_COPIED", 40)
+    monkeypatch.setattr(copies, "LEAST_WRITTEN", 8 * ELEMENTS + 41)
+    assert not made.is_cheap(contents)
     copied = made.copy(contents)
     assert copied["variables"]["w"] is contents["variables"]["w"]
     for _ in range(3):
