@@ -71,21 +71,19 @@ class Snapshot:
     """The values of one save, read once, and the version of the session at that time.
 
     Attributes:
-        beside: the parts that hooks do not see, like ``pending``, by the names that they
-            have in checkpoints.
+        tracked: the parts about tracked objects, of which hooks see the states.
         since: when the session began to read them, on the clock of ``time.monotonic``.
     """
 
     variables: Mapping[str, Any]
-    tracked: Mapping[str, Any]
+    tracked: TrackedStates
     version: int
-    beside: Mapping[str, Mapping[str, Any]] = attrs.field(factory=dict)
-    since: float = 0.0
+    since: float
 
     def values(self) -> dict[str, Any]:
         """Return each number and array in it, by name."""
         values = dict(self.variables)
-        for name, state in self.tracked.items():
+        for name, state in self.tracked.states.items():
             values.update(leaves(name, state))
         return values
 
@@ -177,12 +175,7 @@ class Contents:
         """Read the values of a save; the state of each tracked object is read once."""
         since, variables = time.monotonic(), self._saved(session.snapshot())
         tracked = self.tracking.capture(session.global_step)
-        beside = {
-            "pending": tracked.pending or {},
-            "modes": tracked.modes,
-            "forms": tracked.forms,
-        }
-        return Snapshot(variables, tracked.states, session.version, beside, since)
+        return Snapshot(variables, tracked, session.version, since)
 
     def check(self, state: Mapping[str, Any]) -> None:
         """Check the form of a checkpoint's parts, and of the states of the hooks here.
@@ -205,12 +198,12 @@ class Contents:
         Several ranks save together. The chief saves the parts that all ranks share, and
         each rank saves its own parts.
         """
-        variables, tracked = snapshot.variables, snapshot.tracked
+        variables, tracked = snapshot.variables, snapshot.tracked.states
         owners = {name: who for name, who in self._owners.items() if name in variables}
         state: dict[str, Any] = {"variables": variables, "owners": owners}
         state |= {"tracked": tracked, "hooks": states_of(self.hooks)}
         state["settings"] = settings_of(self.hooks)
-        state |= {part: held for part, held in snapshot.beside.items() if held}
+        state |= snapshot.tracked.beside()
         if self.params:
             state["params"] = self.params
         rollbacks = self.rollbacks()

@@ -59,6 +59,11 @@ class TrackedStates:
         parts = (state.get(part, {}) for part in ("tracked", "pending", "modes", "forms"))
         return cls(*parts)
 
+    def beside(self) -> dict[str, Any]:
+        """Return the parts that hooks do not see, by name; empty ones are left out."""
+        parts = {"pending": self.pending, "modes": self.modes, "forms": self.forms}
+        return {name: part for name, part in parts.items() if part}
+
 
 class Tracking:
     """All objects that one session tracks.
