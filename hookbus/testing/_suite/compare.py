@@ -7,9 +7,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from hookbus.library.lookup import library_of, on_host
-
-_PLAIN = (bool, int, float, complex, str, bytes, type(None))
+from hookbus.library.lookup import PLAIN, library_of, on_host
 
 
 def differences(one: Any, other: Any, path: str = "state") -> Iterator[tuple[str, str]]:
@@ -48,7 +46,7 @@ def unsavable(value: Any, path: str = "state") -> Iterator[str]:
     elif type(value) in (list, tuple):
         for place, entry in enumerate(value):
             yield from unsavable(entry, f"{path}[{place}]")
-    elif type(value) not in _PLAIN and not (_is_array(value) or _is_packed(value)):
+    elif type(value) not in PLAIN and not (_is_array(value) or _is_packed(value)):
         yield f"{path} is a {type(value).__qualname__}"
 
 
