@@ -182,16 +182,8 @@ def _of_value(part: str, name: str, one: Any, other: Any) -> Iterator[Difference
         yield Difference(part, name, "form", *forms)
     elif hasattr(one, "dtype"):
         counted = _counted(*on_host((one, other)))
-        if counted is not None:
-            largest, different, elements = counted
-            yield Difference(
-                part,
-                name,
-                "value",
-                largest=largest,
-                different=different,
-                elements=elements,
-            )
+        if counted is not None:  # the values of arrays are not told
+            yield Difference(part, name, "value", None, None, *counted)
     elif not _is_equal(one, other):
         largest = abs(one - other) if isinstance(one, float) else None
         texts = spelled(one), spelled(other)
