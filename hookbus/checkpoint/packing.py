@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import json
 import tempfile
@@ -53,7 +52,7 @@ def unpack(text: str) -> dict[str, Any]:
             if hashlib.sha256(data).hexdigest() != packed["sha256"][name]:
                 raise ValueError(f"{name} has changed since it was written")
         codec = load_codec(packed["codec"])
-    except (ValueError, TypeError, KeyError, binascii.Error) as error:
+    except (ValueError, TypeError, KeyError) as error:
         raise CheckpointError(
             f"the state of hooks in the checkpoint cannot be read: {error}"
         ) from None
