@@ -185,7 +185,7 @@ class Agreement:
         with self._explaining():
             return self.peers.gather(data)
 
-    def broadcast(self, data: Any = None) -> Any:
+    def broadcast(self, data: Any) -> Any:
         """Return the chief's data; all ranks do it together.
 
         Raises:

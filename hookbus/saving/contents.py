@@ -270,10 +270,10 @@ class Contents:
         self._repeats = again or self._before_steps is not None
         self.tracking.restore_from(
             tracked,
-            again,
+            again=again,
             generators=restored.is_own,
             every=training,
-            starts=start.get("tracked"),
+            starts=start.get("tracked", {}),
         )
 
     def kept(self, session: Session) -> dict[str, Any]:

@@ -97,10 +97,11 @@ class Tracking:
     def restore_from(
         self,
         saved: TrackedStates,
-        again: bool = False,
-        generators: bool = True,
-        every: bool = True,
-        starts: Mapping[str, Any] | None = None,
+        *,
+        again: bool,
+        generators: bool,
+        every: bool,
+        starts: Mapping[str, Any],
     ) -> None:
         """Restore objects from *saved* when they are tracked.
 
@@ -114,7 +115,7 @@ class Tracking:
         """
         self._saved, self._restores_again = saved, again
         self._restores_generators, self._restores_all = generators, every
-        self.starts = {**(starts or {})}
+        self.starts = {**starts}
 
     @property
     def is_empty(self) -> bool:
@@ -130,7 +131,7 @@ class Tracking:
             if tracked.rewinds and name in self.starts:
                 self._rewind(name, self.starts[name])
 
-    def restore_again(self, generators: bool = True) -> None:
+    def restore_again(self, generators: bool) -> None:
         """Restore the objects that are tracked by now once more.
 
         *generators* is whether random generators are among them, and the keys in others.

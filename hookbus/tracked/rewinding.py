@@ -23,7 +23,7 @@ _MOST_NUMBERS = 1024
 _FLOATS = ("f", "c")
 
 
-def drawn_part(state: Any, *, counts: bool = True) -> Any:
+def drawn_part(state: Any, *, counts: bool) -> Any:
     """Return the part of a state with which a program draws, as plain data.
 
     It has the keys and whole numbers in arrays, and with *counts* all numbers, strings and
