@@ -127,19 +127,35 @@ def saved_in(place: str) -> list[str]:
     return sorted(path.name for path in Path(place).glob("ckpt-*"))
 
 
+class Ways(SessionRunHook):
+    """Fetches the loss, and notes in which steps it is called on the short way."""
+
+    def __init__(self) -> None:
+        self.ways: list[bool] = []
+
+    def before_run(self) -> SessionRunArgs:
+        return SessionRunArgs("loss")
+
+    def after_run(self) -> None:
+        self.ways.append(any(f.name == "tell" for f in traceback.extract_stack()))
+
+
 def test_a_step_that_repeats_takes_the_short_way():
     """From the third one on: the first two are the same."""
-    ways = []
-
-    class Asks(SessionRunHook):
-        def before_run(self) -> SessionRunArgs:
-            return SessionRunArgs("loss")
-
-        def after_run(self) -> None:
-            ways.append(any(f.name == "tell" for f in traceback.extract_stack()))
-
-    with MonitoredTrainingSession(hooks=[Asks()], config=QUIET) as session:
+    hook = Ways()
+    with MonitoredTrainingSession(hooks=[hook], config=QUIET) as session:
         for number in range(6):
             with session.step() as step:
                 step.report(loss=number)
-    assert ways == [False, False, True, True, True, True]
+    assert hook.ways == [False, False, True, True, True, True]
+
+
+def test_steps_that_report_other_names_in_turns_each_take_a_short_way():
+    """Like a loop that knows its accuracy in every second step."""
+    hook = Ways()
+    with MonitoredTrainingSession(hooks=[hook], config=QUIET) as session:
+        for number in range(12):
+            more = {"accuracy": 0.5} if number % 2 else {}
+            with session.step() as step:
+                step.report(loss=number, **more)
+    assert hook.ways == [False] * 4 + [True] * 8
