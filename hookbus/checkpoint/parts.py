@@ -117,15 +117,9 @@ def _is_param(value: Any) -> bool:
 
 def _are_checksums(value: Any) -> bool:
     """Return whether a value has checksums by the numbers of values, as text."""
-    if not isinstance(value, Mapping):
+    if fault_in(value, {str: _below(_WORD)}, ""):
         return False
-    return all(
-        type(number) is str
-        and number.isdecimal()
-        and len(number) <= _MOST_DIGITS
-        and _below(_WORD)(checksum)
-        for number, checksum in value.items()
-    )
+    return all(number.isdecimal() and len(number) <= _MOST_DIGITS for number in value)
 
 
 _INPUT: dict[str, Any] = {
