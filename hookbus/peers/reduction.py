@@ -13,7 +13,7 @@ import attrs
 from hookbus.errors import UsageError, did_you_mean
 from hookbus.peers.agreement import Agreement
 from hookbus.peers.protocol import Reduction
-from hookbus.validation import number_in
+from hookbus.validation import number_in, scalar_in
 
 Combination: TypeAlias = Reduction | Literal["gather"]
 """The ways to combine the values of all ranks: to one number, or to a list."""
@@ -185,7 +185,7 @@ def _packed(value: Any, hook: Reduced) -> Any:
             if value.dtype.kind in _SENT:
                 content = base64.b64encode(value.tobytes()).decode()
                 return {"bytes": content, "dtype": value.dtype.str, "shape": value.shape}
-    number = None if getattr(value, "shape", ()) else number_in(value)
+    number = scalar_in(value)
     if number is None:
         raise _holds_no_numbers(value, hook)
     return number
