@@ -12,6 +12,9 @@ from typing import Any
 
 _MOST_CLASSES = 1024
 
+SAFE: set[type] = set()
+"""Classes that need no protection: compiled steps pass their values on without a call."""
+
 
 def protected(value: Any) -> Any:
     """Return a value as one hook gets it.
@@ -26,8 +29,16 @@ def protected(value: Any) -> Any:
     >>> given
     {'loss': 0.5, 'per_class': [0.25, 0.75]}
     """
-    protect = _protection(value.__class__)
-    return value if protect is None else protect(value)
+    cls = value.__class__
+    if cls in SAFE:
+        return value
+    protect = _protection(cls)
+    if protect is not None:
+        return protect(value)
+    if len(SAFE) >= _MOST_CLASSES:
+        SAFE.clear()
+    SAFE.add(cls)
+    return value
 
 
 @functools.lru_cache(_MOST_CLASSES)

@@ -12,7 +12,7 @@ from collections.abc import Hashable, Mapping
 from typing import Any
 
 from hookbus.backend.codegen import define
-from hookbus.backend.read_only import protected
+from hookbus.backend.read_only import SAFE, protected
 from hookbus.bus.caller import Caller
 from hookbus.bus.registry import Implementation
 from hookbus.graph.fetches import Structure
@@ -50,6 +50,7 @@ def specialize(
         "Values": UsualRunValues,
         "is_plain": is_plain,
         "protected": protected,
+        "SAFE": SAFE,
     }
     asking = _asking(before, dict(unplanned.answers), namespace)
     telling = _telling(after, plan, namespace)
@@ -170,8 +171,8 @@ def _telling(caller: Caller, plan: RunPlan, namespace: dict[str, Any]) -> list[s
 def _expression(shape: Hashable, places: Mapping[Any, int]) -> str | None:
     """Return the source of a hook's results, or None if their structure is not simple."""
     if not isinstance(shape, Structure):
-        # Most are floats, which need no protection.
-        value = f"v if (v := values[{places[shape]}]).__class__ is float else protected(v)"
+        # Most are numbers, which need no protection.
+        value = f"v if (v := values[{places[shape]}]).__class__ in SAFE else protected(v)"
         return f"({value})"
     kind, details, *inside = shape
     if kind not in (dict, list, tuple):
