@@ -228,7 +228,7 @@ def test_an_array_may_change_its_form_in_a_step(tmp_path):
             grows = session.track(grows={"seen": np.zeros(0)})
             for x in session.iterate(range(steps)):
                 with session.step():
-                    held.low = held.low + np.float32(x)
+                    held.low = held.low.astype(np.float32) + x
                     grows["seen"] = np.append(grows["seen"], x)
         return held.low.dtype, held.low.tolist(), grows["seen"].tolist()
 
