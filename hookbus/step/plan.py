@@ -251,10 +251,9 @@ class Planner:
         for name, askers in self._askers_of(request, fed).items():
             if needs(graph, graph.resolve(name), error.node, fed):
                 first = askers[0]
-                without = (
-                    f"; to run without that hook: -p no:{first}, or kind='aux' for a run "
-                    "that is no step of the training"
-                )
+                without = f"; to run without that hook: -p no:{first}"
+                if not (isinstance(graph, ReportGraph) and graph.loop):
+                    without += ", or kind='aux' for a run that is no step of the training"
                 told = str(error)
                 found = type(error)(
                     f"{told}{'' if told.endswith('?') else '.'} {name!r} is fetched by "

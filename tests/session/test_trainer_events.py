@@ -333,6 +333,23 @@ def test_a_value_that_the_loop_does_not_report_is_an_error_that_names_the_loop()
     )
 
 
+def test_a_trainer_has_no_runs_beside_its_steps_to_advise() -> None:
+    """A hook without its value is switched off there; a run of one's own has a kind."""
+
+    class Wants(SessionRunHook):
+        def before_run(self) -> SessionRunArgs:
+            return SessionRunArgs("lost")
+
+    driven = session_of(Wants(), loop="the trainer")
+    begin(driven)
+    with pytest.raises(UnfedPlaceholderError) as caught:
+        steps(driven, 1)
+    driven.failed(caught.value)
+    assert str(caught.value).endswith(
+        "'lost' is fetched by wants; to run without that hook: -p no:wants"
+    )
+
+
 def test_what_the_loop_serves_reaches_it() -> None:
     """It is told who skips, what is fed, and to which step it has gone back."""
     weights, asks = np.zeros(1), [Asks(request) for request in ("skip", "feed", "rollback")]
