@@ -23,6 +23,7 @@ from hookbus import (
     EmbeddedSession,
     Graph,
     MonitoredSession,
+    MonitoredTrainingSession,
     OutOfRangeError,
     RunAfterStopError,
     RunOptions,
@@ -781,3 +782,25 @@ def test_a_hook_cannot_drive_the_session() -> None:
     driven = driven_by(InsideHook())
     with pytest.raises(UsageError, match=r"^before_step\(\) in hook 'inside': "), driven:
         step(driven, start(driven))
+
+
+def written_to(directory: str) -> dict[str, list[int]]:
+    """Return the steps at which each number was written for TensorBoard."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    reader = EventAccumulator(directory).Reload()
+    tags = reader.Tags()["scalars"]
+    return {tag: [event.step for event in reader.Scalars(tag)] for tag in tags}
+
+
+def test_a_directory_gets_summaries_and_speed_as_often_as_in_a_training_session():
+    """The loop that runs the steps makes no difference to the defaults."""
+    graphs = [make_graph(), make_graph()]
+    for graph in graphs:
+        graph.op(lambda w: w * 2, name="loss")
+    with MonitoredTrainingSession(graphs[0], checkpoint_dir="own", config=OFF) as session:
+        for _ in range(205):
+            session.run("train", {"x": 1.0})
+    loop(driven_by(graph=graphs[1], checkpoint_dir="driven"), most=205)
+    expected = {"loss": [1, 101, 201], "global_step/sec": [101, 201]}
+    assert written_to("driven") == written_to("own") == expected
