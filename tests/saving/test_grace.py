@@ -55,11 +55,20 @@ def steps() -> list[int]:
     return [info.global_step for info in list_checkpoints(RUN)]
 
 
+@pytest.mark.usefixtures("slow", "ctrl_c")
+def test_a_save_that_takes_too_long_is_left_out(lines):
+    """As long as the slowest one before; a line names the newest checkpoint."""
+    train(0.2, at=6)
+    (line,) = [line for line in lines if line["event"] == NO_TIME]
+    assert line["path"].endswith("ckpt-4")
+    assert steps() == [0, 4]
+
+
 @pytest.mark.parametrize("background", [False, True], ids=["at once", "in the background"])
 @pytest.mark.usefixtures("slow", "ctrl_c")
 @pytest.mark.long
-def test_a_save_that_takes_too_long_is_left_out(background, lines):
-    """The line names the checkpoint; a resumed run ends as if it had not been stopped."""
+def test_a_run_without_its_last_save_can_be_resumed(background, lines):
+    """It ends as if it had not been stopped."""
     session, _ = train(0.2, at=7, background=background)
     assert session.outcome.kind == "preempted"
     (line,) = [line for line in lines if line["event"] == NO_TIME]
