@@ -471,8 +471,11 @@ def test_a_checkpoint_of_several_ranks_counts_when_all_have_written(gate, ranks)
     assert (steps[0], steps[-1]) == (0, STEPS_OF_RANKS)
     assert seen == ["ckpt-0", f"ckpt-{steps[1]}.tmp-{os.getpid()}"]
     assert gate.writes >= 2
+    assert list_checkpoints(RUN)[-1].global_step == STEPS_OF_RANKS
     for info in list_checkpoints(RUN):
         restored = read_checkpoint(info.path)
+        own = {f"rank-1/{path.name}" for path in (info.path / "rank-1").iterdir()}
+        assert {name for name in restored.manifest.files if "/" in name} == own
         parts = [restored.state, part_of(restored, 1)]
         assert [part["tracked"]["w"][0] for part in parts] == [
             info.global_step,

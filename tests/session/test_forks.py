@@ -306,12 +306,16 @@ def test_however_a_child_ends_the_session_is_its_parents(way):
 class ForksIn:
     """Forks in one event; the child goes on with whatever its parent was in."""
 
-    def __init__(self, child: Child, event: str, tells: Tells) -> None:
+    def __init__(self, child: Child, event: str, tells: Tells, earlier: int = 0) -> None:
         self.child, self.event, self.tells = child, event, tells
+        self.earlier = earlier
         self.same = False
 
     def at(self, event: str) -> None:
         if event != self.event or self.child.pid != -1:
+            return
+        if self.earlier:
+            self.earlier -= 1
             return
         before = contents()
         if self.child.fork():
@@ -341,16 +345,22 @@ class ForksIn:
 
 
 @pytest.mark.parametrize(
-    "event", ["begin", "before_run", "after_run", "before_save", "end", "finished"]
+    ("event", "runs"),
+    [
+        *[(each, 1) for each in ("begin", "before_run", "after_run", "before_save")],
+        *[(each, 4) for each in ("before_run", "after_run")],
+        *[(each, 1) for each in ("end", "finished")],
+    ],
 )
-def test_a_child_that_is_forked_in_an_event_does_not_go_on_with_it(event):
-    """The hooks behind are not called there, and nothing is written."""
+def test_a_child_that_is_forked_in_an_event_does_not_go_on_with_it(event, runs):
+    """The hooks behind are not called there, also in a compiled run; nothing is written."""
     tells = Tells()
     with Child() as child:
-        forks = ForksIn(child, event, tells)
+        forks = ForksIn(child, event, tells, earlier=runs - 1)
         try:
             with opened(forks, tells) as session:
-                session.run("train")
+                for _ in range(runs):
+                    session.run("train")
                 session.should_stop()
         finally:
             if child.pid == 0:
@@ -358,7 +368,7 @@ def test_a_child_that_is_forked_in_an_event_does_not_go_on_with_it(event):
     assert forks.same
     assert (child.left, child.told) == ("ForkedSessionError", "")
     assert tells.events.count("end") == 1
-    assert (session.outcome.kind, session.outcome.step) == ("completed", 1)
+    assert (session.outcome.kind, session.outcome.step) == ("completed", runs)
 
 
 def test_nothing_of_a_session_can_be_used_in_a_child():
