@@ -31,6 +31,8 @@ HEAD = "| Row | Age | Python | Versions | Passed | Failed | Skipped | Seconds |\
 _LIBRARIES = (ROOT / "plugins/requirements-torch.txt").read_text("utf-8").split()
 TORCH = tuple(one for one in _LIBRARIES if one.startswith("torch=="))
 """PyTorch beside a trainer, of whatever version that is."""
+LOADERS = tuple(one for one in _LIBRARIES if one.startswith(("accelerate", "torchdata")))
+"""The libraries whose loaders are tested with PyTorch."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,6 +123,7 @@ ROWS = (
             "test_values",
         ),
         plugins=("torch",),
+        beside=LOADERS,
     ),
     Row(
         "jax",

@@ -107,8 +107,11 @@ def minimize(optimizer: torch.optim.Optimizer, parameters: list[nn.Parameter]) -
     optimizer.step(loss)
 
 
-@pytest.mark.parametrize("make", [torch.optim.Adafactor, torch.optim.LBFGS])
-def test_a_state_of_another_shape_than_its_parameter_fits(make):
+@pytest.mark.parametrize("name", ["Adafactor", "LBFGS"])
+def test_a_state_of_another_shape_than_its_parameter_fits(name):
+    make = getattr(torch.optim, name, None)
+    if make is None:
+        pytest.skip(f"PyTorch {torch.__version__} has no {name}")
     parameters = [nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(2, 4))]
     optimizer = make(parameters)
     minimize(optimizer, parameters)

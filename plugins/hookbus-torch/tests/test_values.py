@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+
 import numpy as np
 import pytest
 import torch
@@ -119,6 +121,7 @@ def test_a_nested_tensor_fits_no_array_and_no_checkpoint(layout):
         LIBRARY.pack(nested)
 
 
+@pytest.mark.skipif(not hasattr(torch, "float4_e2m1fn_x2"), reason="PyTorch lacks it")
 def test_two_numbers_in_a_byte_fit_no_array_but_are_saved():
     pairs = torch.tensor([18, 52], dtype=torch.uint8).view(torch.float4_e2m1fn_x2)
     with pytest.raises(UsageError, match=r"holds two numbers .*view\(torch.uint8\)"):
@@ -131,11 +134,12 @@ def test_a_distributed_tensor_is_refused_with_what_to_report(tmp_path):
     distributed = torch.distributed
     store = distributed.FileStore(str(tmp_path / "store"), 1)
     distributed.init_process_group("gloo", rank=0, world_size=1, store=store)
+    tensors = importlib.import_module("torch.distributed.tensor")
+    if not hasattr(tensors, "distribute_tensor"):  # before PyTorch 2.5
+        tensors = importlib.import_module("torch.distributed._tensor")
     try:
         mesh = distributed.device_mesh.init_device_mesh("cpu", (1,))
-        tensor = distributed.tensor.distribute_tensor(
-            torch.ones(2), mesh, [distributed.tensor.Replicate()]
-        )
+        tensor = tensors.distribute_tensor(torch.ones(2), mesh, [tensors.Replicate()])
         with pytest.raises(UsageError, match=r"report tensor.full_tensor\(\)"):
             LIBRARY.on_host([tensor])
         with pytest.raises(CheckpointError, match="a tensor is distributed"):
