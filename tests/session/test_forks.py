@@ -18,7 +18,14 @@ from typing import Any
 import pytest
 
 import hookbus
-from hookbus import Config, Graph, MonitoredSession, MonitoredTrainingSession
+from hookbus import (
+    Config,
+    DrivenSession,
+    EmbeddedSession,
+    Graph,
+    MonitoredSession,
+    MonitoredTrainingSession,
+)
 from hookbus.errors import ForkedSessionError
 from tests.support import commands
 from tests.support.handlers import handlers
@@ -419,6 +426,23 @@ def test_a_loop_of_the_parent_raises_in_a_child():
         next(loop)
     assert child.told == "refused"
     assert session.outcome.step == 2
+
+
+def test_an_open_step_of_another_loop_does_not_go_on_in_a_child():
+    """Neither to its end nor without it."""
+    graph = Graph()
+    with Child() as child, DrivenSession(graph, config=OFF) as driven:
+        driven.begin()
+        driven.created(EmbeddedSession(graph))
+        driven.before_step()
+        if child.fork():
+            for call in (driven.after_step, driven.cancel_step, driven.before_step):
+                with pytest.raises(ForkedSessionError, match="belongs to the parent"):
+                    call()
+            child.told = "refused"
+            return
+        driven.after_step()
+    assert child.told == "refused"
 
 
 def test_a_session_that_a_child_opens_is_its_own():
