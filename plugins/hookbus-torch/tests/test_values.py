@@ -243,7 +243,7 @@ def test_a_tensor_that_pytorch_never_packs_is_refused(dtype, shape, size, told):
         unpacked("torch", packed, "/w")
 
 
-@pytest.mark.filterwarnings("ignore:ComplexHalf")
+@pytest.mark.filterwarnings("ignore:B?Complex.* support is experimental")
 def test_the_size_of_each_dtype_is_known():
     for name, dtype in values.DTYPES.items():
         if LIBRARY.itemsize(name) is None:
