@@ -651,6 +651,28 @@ def test_an_adapter_saves_for_hooks_while_it_is_there() -> None:
         assert adapter.asked
 
 
+def test_a_training_that_was_left_open_ends_before_the_next_one_begins() -> None:
+    """A trainer may leave one by an error of which it tells nobody."""
+    told: list[str] = []
+
+    class Told(SessionRunHook):
+        def begin(self) -> None:
+            told.append("begin")
+
+        def on_exception(self, exception: Exception) -> None:
+            told.append(str(exception))
+
+        def end(self) -> None:
+            told.append("end")
+
+    with TrainerAdapter([Told()], config=OFF) as adapter:
+        adapter.start({"w": np.ones(2)})
+        adapter.start({"w": np.ones(2)})
+        adapter.session.end()
+    left = "the loop left its session without end() or failed()"
+    assert told == ["begin", left, "begin", "end"]
+
+
 @pytest.mark.parametrize("resumes", [True, False])
 def test_a_checkpoint_without_states_is_named(capsys: Any, resumes: bool) -> None:
     """Earlier steps without a checkpoint do not concern it."""

@@ -58,7 +58,7 @@ def test_a_fetch_enters_each_file_once_down_and_once_up() -> None:
             session.run("train")
         calls = calls_of(lambda: session.run("train"))
     assert hook.seen == {"loss": 9.0, "w": 3.0}
-    own = [(_file_of(file), name) for file, name in calls if file != __file__]
+    own = [_named(call) for call in calls if call[0] != __file__]
     request = [call for call in own if call[0] in ("hook.py", *MADE)]
     assert [call for call in own if call not in request] == [
         ("monitored.py", "run"),
@@ -69,6 +69,24 @@ def test_a_fetch_enters_each_file_once_down_and_once_up() -> None:
         (FILES, "tell"),
     ]
     assert len(request) == 2  # the hook makes a SessionRunArgs
+
+
+def test_a_request_that_comes_again_needs_no_key() -> None:
+    """After a run with another request, only the first one is looked up by its key."""
+    graph = Graph()
+    graph.variable("w", 1.0)
+    graph.op(lambda w: w * w, name="loss")
+    with MonitoredSession(graph, config=Config(autoload=False)) as session:
+        for fetches in ("w", "loss") * 3:
+            session.run(fetches)
+        calls = [calls_of(lambda: session.run("w")) for _ in range(2)]
+    looked_up = [("trace.py", "find") in map(_named, each) for each in calls]
+    assert looked_up == [True, False]
+
+
+def _named(call: tuple[str, str]) -> tuple[str, str]:
+    """Return the name of a call's file, and that of its function."""
+    return _file_of(call[0]), call[1]
 
 
 def _file_of(file: str) -> str:
