@@ -117,6 +117,17 @@ def test_one_that_is_kept_for_good_is_not_pruned(opened, tmp_path):
     assert [info.global_step for info in list_checkpoints(directory)] == [2, 6]
 
 
+def test_one_of_a_later_version_is_not_pruned(opened, tmp_path):
+    """This version cannot know if it is kept for good."""
+    directory = tmp_path / "failed"
+    for step in (2, 4, 6):
+        fail(tmp_path, opened, SavesFailed(), KeepsOne(), steps=step)
+        if step == 2:
+            later = attrs.evolve(Manifest.read(directory / "ckpt-2"), format=2)
+            Store(directory).rewrite_manifest(directory / "ckpt-2", later)
+    assert sorted(path.name for path in directory.glob("ckpt-*")) == ["ckpt-2", "ckpt-6"]
+
+
 def test_moved_among_the_others_it_is_continued(opened, tmp_path):
     """That is a decision of the user. The input goes on where it was."""
     fail(tmp_path, opened, SavesFailed())
