@@ -328,8 +328,7 @@ class TrainerAdapter:
         if error is None:
             self.end()
             return False
-        outcome = self.fail(error)
-        return outcome is not None and is_swallowed(error, outcome)
+        return is_swallowed(error, self.fail(error))
 
 
 def _weakly(method: Callable[[], None]) -> Callable[[], None]:

@@ -26,6 +26,7 @@ from hookbus import (
     Graph,
     HookOptions,
     MonitoredSession,
+    OutOfRangeError,
     SessionRunArgs,
     SessionRunHook,
     TrainerAdapter,
@@ -671,6 +672,23 @@ def test_a_training_that_was_left_open_ends_before_the_next_one_begins() -> None
         adapter.session.end()
     left = "the loop left its session without end() or failed()"
     assert told == ["begin", left, "begin", "end"]
+
+
+def test_the_block_of_an_adapter_catches_what_that_of_a_session_catches() -> None:
+    """The end of an input ends the training well; another error leaves the block."""
+
+    def left_by(error: Exception, starts: bool = True) -> str | None:
+        with TrainerAdapter(config=OFF) as adapter:
+            if starts:
+                adapter.start({"w": np.ones(2)})
+            raise error
+        return adapter.outcome.kind
+
+    assert left_by(OutOfRangeError("no batch is left")) == "end_of_input"
+    with pytest.raises(ZeroDivisionError):
+        left_by(ZeroDivisionError())
+    with pytest.raises(OutOfRangeError):
+        left_by(OutOfRangeError("nothing has begun"), starts=False)
 
 
 @pytest.mark.parametrize("resumes", [True, False])
