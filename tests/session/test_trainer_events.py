@@ -335,7 +335,7 @@ def test_a_value_that_the_loop_does_not_report_is_an_error_that_names_the_loop()
 
 
 def test_a_trainer_has_no_runs_beside_its_steps_to_advise() -> None:
-    """A hook without its value is switched off there; a run of one's own has a kind."""
+    """A hook that lacks a value can only be switched off there."""
 
     class Wants(SessionRunHook):
         def before_run(self) -> SessionRunArgs:
