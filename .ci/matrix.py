@@ -179,7 +179,7 @@ ROWS = (
         plugins=("torch", "ignite"),
         beside=TORCH,
     ),
-    Row("mlflow", ("mlflow==3.0.0",), tests_of("mlflow"), plugins=("mlflow",)),
+    Row("mlflow", ("mlflow==3.9.0",), tests_of("mlflow"), plugins=("mlflow",)),
     Row("wandb", ("wandb==0.31.0",), tests_of("wandb"), plugins=("wandb",)),
     Row("optuna", ("optuna==4.0.0",), tests_of("optuna"), plugins=("optuna",)),
     Row(
