@@ -130,6 +130,7 @@ def test_two_numbers_in_a_byte_fit_no_array_but_are_saved():
     assert again.view(torch.uint8).tolist() == [18, 52]
 
 
+@pytest.mark.filterwarnings("ignore:DTensor random operators")  # PyTorch 2.4
 def test_a_distributed_tensor_is_refused_with_what_to_report(tmp_path):
     distributed = torch.distributed
     store = distributed.FileStore(str(tmp_path / "store"), 1)
