@@ -34,8 +34,8 @@ import numpy as np
 import hookbus
 from hookbus.checkpoint.manifest import Manifest
 from hookbus.checkpoint.store import Store
-from hookbus.saving.writing import Draft, Writing
 from hookbus_checkpoint_saver import CheckpointSaverHook
+from tests.support.stored import write
 
 
 def graph(size=4):
@@ -48,17 +48,12 @@ def graph(size=4):
 
 
 def put(store, content):
-    class Codec:
-        def write(self, state, files):
-            for name in ("a", "b"):
-                with files.open(name) as file:
-                    file.write(content.encode() * 100)
+    def fill(files):
+        for name in ("a", "b"):
+            with files.open(name) as file:
+                file.write(content.encode() * 100)
 
-    draft = Draft({}, Manifest(2, "codec", "who", "why", {}, {}), 0, 0.0)
-    writing = Writing(draft, store, Codec())
-    writing.begin()
-    writing.fill()
-    writing.complete()
+    write(store, Manifest(2, "codec", "who", "why", {}, {}), fill)
 
 
 def opened(directory, size=4, keep=2, *hooks, background=False):
