@@ -153,8 +153,9 @@ def _leaves(path: _Path, value: Any) -> Iterator[tuple[_Path, Any]]:
     """Yield the values inside a state that may be large, each with the keys to it."""
     if isinstance(value, Mapping | list | tuple):
         for key, part in parts_of(value):
-            yield from _leaves((*path, key), part)
-    elif value.__class__ not in PLAIN:
+            if part.__class__ not in PLAIN:  # a call for each number would take too long
+                yield from _leaves((*path, key), part)
+    else:
         yield path, value
 
 
