@@ -22,12 +22,14 @@ import attrs
 
 from hookbus.backend.program import Call, Program
 from hookbus.graph.operation import Operation
-from hookbus.library.lookup import on_host
+from hookbus.library.lookup import PLAIN, on_host
 
 Run: TypeAlias = Callable[[Mapping[str, Any]], Sequence[Any]]
 """Takes the feeds, runs and commits, and returns the values."""
 
 _NUMBERS = frozenset({bool, int, float, complex})
+_MOST_TESTED = 8
+"""The most values whose classes a compiled step tests, before it moves them to the host."""
 FILES = "<hookbus, compiled"
 """The beginning of the names of files that generated source seems to come from."""
 
@@ -128,6 +130,7 @@ def compile_program(program: Program, names: Mapping[str, Any]) -> Run:
         "references": sys.getrefcount,
         "deepcopy": copy.deepcopy,
         "on_host": on_host,
+        "PLAIN": PLAIN,
         "ops": [call[0] for call in program.calls],
     }
     ndarray = getattr(sys.modules.get("numpy"), "ndarray", None)  # no dependency of core
@@ -154,7 +157,7 @@ def compile_program(program: Program, names: Mapping[str, Any]) -> Run:
             "        raise",
         ]
     lines += _committing(program, updates)
-    lines = ["def run(feeds):", *lines, f"    return {_results(program)}"]
+    lines = ["def run(feeds):", *lines, *_returning(program)]
     define("\n".join(lines) + "\n", namespace)
     run: Run = namespace["run"]
     return run
@@ -282,13 +285,20 @@ def _committing(program: Program, updates: _Updates) -> list[str]:
     return lines
 
 
-def _results(program: Program) -> str:
+def _returning(program: Program) -> list[str]:
+    """Return the lines that return the results; those of hooks move to the host."""
     kept = len(program.results) - program.moved
-    here = "".join(f"s{slot}, " for slot in program.results[:kept])
-    moved = "".join(f"s{slot}, " for slot in program.results[kept:])
+    names = [f"s{slot}, " for slot in program.results]
+    here, moved = "".join(names[:kept]), "".join(names[kept:])
     if not moved:
-        return f"({here})"
-    return f"({here}*on_host(({moved})),)" if here else f"on_host(({moved}))"
+        return [f"    return ({here})"]
+    moving = f"    return ({here}*on_host(({moved})),)"
+    asked = dict.fromkeys(program.results[kept:])
+    if len(asked) > _MOST_TESTED:
+        return [moving]
+    # Nearly always these are losses, which need no call.
+    are_plain = " and ".join(f"s{slot}.__class__ in PLAIN" for slot in asked)
+    return [f"    if {are_plain}: return ({here}{moved})", moving]
 
 
 def _count(local: str) -> str:
