@@ -96,6 +96,29 @@ def test_the_values_for_all_hooks_of_a_run_are_moved_together_each_once(fakelib)
     assert second[1] == 1
 
 
+@pytest.mark.parametrize("names", [["loss"], ["n", "loss"], [*"abcdefgh", "loss"]])
+def test_a_value_that_was_a_number_for_many_steps_is_moved_when_it_is_none(names, fakelib):
+    """Repeated steps test for numbers, alone and beside others, few or many."""
+    graph, hook = Graph(), Fetch(names)
+    graph.variable("n", 0)
+    for name in "abcdefgh":
+        graph.op(lambda n: 2 * n, name=name)
+
+    @graph.op
+    def loss(n):
+        return number(fakelib, n) if n % 10 == 9 else float(n)
+
+    graph.train_op(lambda n: n + 1, name="train", updates="n")
+    with session_of(graph, hook) as session:
+        for _ in range(30):
+            session.run("train")
+    assert fakelib.moved == [1, 1, 1]
+    losses = [results[-1] for results in hook.results]
+    assert [float(loss) for loss in losses] == [*range(30)]
+    moved = [n for n, loss in enumerate(losses) if type(loss) is np.ndarray]
+    assert moved == [9, 19, 29]
+
+
 def test_values_inside_containers_are_moved_and_all_else_stays(fakelib):
     """Dicts, lists and tuples keep their kind and their order."""
     hook = Fetch(["metrics", "loss"])
