@@ -1,7 +1,8 @@
 """A step does the same whether it is compiled or not, and in each form of training.
 
 Random programs are run with hooks in all their ways; see ``tests/support/programs.py``.
-COMPARISON_CASES sets how many programs all tests of this file try together.
+COMPARISON_CASES sets how many programs all tests of this file try together; without
+``-m ""`` most of its tests do not run.
 """
 
 from __future__ import annotations
