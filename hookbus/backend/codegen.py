@@ -293,11 +293,11 @@ def _returning(program: Program) -> list[str]:
     if not moved:
         return [f"    return ({here})"]
     moving = f"    return ({here}*on_host(({moved})),)"
-    asked = dict.fromkeys(program.results[kept:])
-    if len(asked) > _MOST_TESTED:
+    if program.moved > _MOST_TESTED:
         return [moving]
     # Nearly always these are losses, which need no call.
-    are_plain = " and ".join(f"s{slot}.__class__ in PLAIN" for slot in asked)
+    tests = [f"s{slot}.__class__ in PLAIN" for slot in program.results[kept:]]
+    are_plain = " and ".join(tests)
     return [f"    if {are_plain}: return ({here}{moved})", moving]
 
 

@@ -97,7 +97,7 @@ def test_the_values_for_all_hooks_of_a_run_are_moved_together_each_once(fakelib)
 
 
 @pytest.mark.parametrize("names", [["loss"], ["n", "loss"], [*"abcdefgh", "loss"]])
-def test_a_value_that_was_a_number_for_many_steps_is_moved_when_it_is_none(names, fakelib):
+def test_a_value_is_moved_when_it_stops_being_a_number_after_many_steps(names, fakelib):
     """Repeated steps test for numbers, alone and beside others, few or many."""
     graph, hook = Graph(), Fetch(names)
     graph.variable("n", 0)
