@@ -22,7 +22,6 @@ from hookbus.library.lookup import PLAIN, libraries, library_of
 from hookbus.passes.place import Pass
 from hookbus.saving.contents import Contents
 from hookbus.saving.hook_state import load_hooks
-from hookbus.tracked.leaves import parts_of
 
 _Path: TypeAlias = tuple[Any, ...]
 
@@ -49,10 +48,10 @@ class Copies:
     def is_cheap(self, contents: Mapping[str, Any]) -> bool:
         """Return whether a copy holds the loop for less time than writing would."""
         total = copied = 0
-        for path, value in _leaves((), contents):
+        for part, value in _leaves(contents):
             nbytes = getattr(value, "nbytes", 0)
             total += nbytes
-            copied += 0 if self._stays(path, value) else nbytes
+            copied += 0 if self._stays(part, value) else nbytes
         return total >= LEAST_WRITTEN and copied <= MOST_COPIED
 
     def copy(self, contents: Mapping[str, Any]) -> dict[str, Any]:
@@ -71,7 +70,7 @@ class Copies:
             (library := library_of(value)) is not None
             and library.is_immutable(value)
             and library.why_not_saved(value) is not None
-            for _, value in _leaves((), contents)
+            for _, value in _leaves(contents)
         )
 
     def await_all(self) -> None:
@@ -87,21 +86,21 @@ class Copies:
         if value.__class__ in (list, tuple):
             parts = [self._copied((*path, n), v, used) for n, v in enumerate(value)]
             return parts if value.__class__ is list else tuple(parts)
-        if self._stays(path, value):
+        if self._stays(path[0], value):
             return value
         library = library_of(value)
         copied = _copied_array if library is None else library.copied
         used[path] = copied(value, self._memory.get(path))
         return used[path]
 
-    def _stays(self, path: _Path, value: Any) -> bool:
+    def _stays(self, part: str, value: Any) -> bool:
         """Return whether a value remains as it is, whatever the program does."""
         library = library_of(value)
         if library is not None:
             return self.trusts_immutable and library.is_immutable(value)
         if not _is_array(value):
             return True  # a number or text; or nothing that a codec takes
-        return path[0] == _TRUSTED and _is_read_only(value)
+        return part == _TRUSTED and _is_read_only(value)
 
 
 @attrs.define(eq=False)
@@ -149,14 +148,19 @@ class KeptValue:
         contents.position.repeat_value()
 
 
-def _leaves(path: _Path, value: Any) -> Iterator[tuple[_Path, Any]]:
-    """Yield the values inside a state that may be large, each with the keys to it."""
-    if isinstance(value, Mapping | list | tuple):
-        for key, part in parts_of(value):
-            if part.__class__ not in PLAIN:  # a call for each number would take too long
-                yield from _leaves((*path, key), part)
-    else:
-        yield path, value
+def _leaves(contents: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the values that may be large, each with the part of the checkpoint it is in."""
+    for part, state in contents.items():
+        values = [state]
+        while values:
+            value = values.pop()
+            if isinstance(value, Mapping):
+                value = value.values()
+            elif not isinstance(value, list | tuple):
+                yield part, value
+                continue
+            # The state of a generator has hundreds of numbers: none costs a call.
+            values += [each for each in value if each.__class__ not in PLAIN]
 
 
 def _is_array(value: Any) -> bool:

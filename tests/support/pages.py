@@ -10,7 +10,7 @@ A page is one story, told in one folder. Its fenced blocks mean:
 
 A shown output equals the real one, word by word, up to white space, with three exceptions:
 
-* ``...`` stands for anything.
+* ``...`` stands for anything, and on a line of its own for any lines, or none.
 * Times do not count: the clock, a number after a key of seconds (``secs=0.012``,
   ``steps_per_sec=840``) and a decimal number before ``s``, ``ms`` or ``us``.
 * In a fence with ``numbers="vary"``, a decimal number stands for any decimal number, so
@@ -64,6 +64,7 @@ _DECIMAL = r"(?<![\w.])-?\d+(?:\.\d*(?:e[-+]?\d+)?|e[-+]?\d+)(?!\.?\d)"
 _SECONDS = re.compile(
     rf"(\b\w*sec\w*=)\d[\d.]*(?:e[-+]?\d+)?|{_DECIMAL}(?= ?(?:s|ms|us)\b)"
 )
+_LEFT_OUT = re.compile(r"^\.\.\.\n|\n\.\.\.\n\Z", re.MULTILINE)
 _PROGRESS = re.compile(r"^\S+ \[info +\] progress step=.*\n", re.MULTILINE)
 """The line that a run without a terminal shows after some seconds."""
 
@@ -184,7 +185,8 @@ def compare(what: str, shown: str, real: str, *, varies: bool = False) -> None:
     checker = doctest.OutputChecker()
     if _PROGRESS.search(shown) is None:  # a slow machine also shows this line
         real = _PROGRESS.sub("", real)
-    pair = [_without_numbers(text, varies) for text in (shown, real)]
+    shown_lines = _LEFT_OUT.sub("...", shown)
+    pair = [_without_numbers(text, varies) for text in (shown_lines, real)]
     options = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
     fits = checker.check_output(*pair, options)
     assert fits, f"{what}\n--- the page shows\n{shown}\n--- it was\n{real}"

@@ -33,6 +33,16 @@ TIMES = {
 }
 
 
+LEFT_OUT = {
+    "the first lines": ("...\nloss 0.5\n", "a warning\nloss 0.5\n"),
+    "no first line": ("...\nloss 0.5\n", "loss 0.5\n"),
+    "lines between": ("begun\n...\nended\n", "begun\nloss 0.5\nended\n"),
+    "no line between": ("begun\n...\nended\n", "begun\nended\n"),
+    "the last lines": ("begun\n...\n", "begun\nloss 0.5\nended\n"),
+    "no last line": ("begun\n...\n", "begun\n"),
+}
+
+
 @pytest.mark.parametrize(("shown", "real"), DIFFERENT.values(), ids=DIFFERENT)
 def test_an_output_that_differs_is_refused(shown, real):
     """Words, counts, units and versions are equal, also where numbers vary."""
@@ -51,6 +61,12 @@ def test_decimals_differ_only_where_the_page_says_so(shown, real):
 @pytest.mark.parametrize(("shown", "real"), TIMES.values(), ids=TIMES)
 def test_times_do_not_count(shown, real):
     """A page shows a real time, and another machine needs another one."""
+    pages.compare("a page", shown, real)
+
+
+@pytest.mark.parametrize(("shown", "real"), LEFT_OUT.values(), ids=LEFT_OUT)
+def test_dots_stand_for_any_lines_or_none(shown, real):
+    """A library that warns on one machine prints nothing on another."""
     pages.compare("a page", shown, real)
 
 
