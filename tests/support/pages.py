@@ -185,10 +185,9 @@ def compare(what: str, shown: str, real: str, *, varies: bool = False) -> None:
     checker = doctest.OutputChecker()
     if _PROGRESS.search(shown) is None:  # a slow machine also shows this line
         real = _PROGRESS.sub("", real)
-    shown_lines = _LEFT_OUT.sub("...", shown)
-    pair = [_without_numbers(text, varies) for text in (shown_lines, real)]
+    want, got = (_without_numbers(text, varies) for text in (shown, real))
     options = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-    fits = checker.check_output(*pair, options)
+    fits = checker.check_output(_LEFT_OUT.sub("...", want), got, options)
     assert fits, f"{what}\n--- the page shows\n{shown}\n--- it was\n{real}"
 
 

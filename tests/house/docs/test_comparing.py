@@ -40,6 +40,7 @@ LEFT_OUT = {
     "no line between": ("begun\n...\nended\n", "begun\nended\n"),
     "the last lines": ("begun\n...\n", "begun\nloss 0.5\nended\n"),
     "no last line": ("begun\n...\n", "begun\n"),
+    "lines after a time": ("logged secs=0.5\n...\n", "logged secs=0.7\nended\n"),
 }
 
 
