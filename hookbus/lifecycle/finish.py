@@ -153,7 +153,9 @@ def _decide(
             return thread, False
         if clean and isinstance(reached, END_OF_INPUT):
             state.end_input(reached)
-        if clean and _came_to_its_end(state):
+        if clean and state.mode.takes_reports and not state.is_stopped:
+            # Also after a signal of which no pull has told the program. What resumes here
+            # must not apply the code after the last step once more.
             state.contents.position.finish()
         if clean:
             apply_at_end(state)
@@ -162,17 +164,6 @@ def _decide(
     except BaseException as late:  # the position of an input cannot be read
         return (late, False) if clean else (reached, False)
     return reached, clean
-
-
-def _came_to_its_end(state: SessionState) -> bool:
-    """Return whether the program left a custom loop by itself.
-
-    So it did after a signal of which no pull and no ``should_stop()`` has told it. A
-    program that resumes there must not apply the code after its last step once more.
-    """
-    backend = state.backend
-    told = state.ending.stop is not None or (backend and backend.coord.is_stopping)
-    return state.mode.takes_reports and not told
 
 
 def _told_to_peers(

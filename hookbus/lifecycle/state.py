@@ -320,11 +320,16 @@ class SessionState:
         return self.backend.session.global_step if self.backend is not None else 0
 
     @property
-    def is_stopping(self) -> bool:
-        """Whether a stop, a signal or the coordinator ends the session."""
+    def is_stopped(self) -> bool:
+        """Whether a stop or the coordinator ends the session; a signal may wait."""
         backend = self.backend
         ended = backend is not None and backend.coord.should_stop()
-        return ended or self.ending.is_decided
+        return ended or self.ending.stop is not None
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether a stop, a signal or the coordinator ends the session."""
+        return self.is_stopped or self.ending.is_decided
 
     @property
     def is_inside(self) -> bool:

@@ -31,8 +31,6 @@ TIMES = {
     "a unit": ("took 3.2 ms", "took 18.9 ms"),
     "the clock": ("12:00:00 [info]", "09:41:17 [info]"),
 }
-
-
 LEFT_OUT = {
     "the first lines": ("...\nloss 0.5\n", "a warning\nloss 0.5\n"),
     "no first line": ("...\nloss 0.5\n", "loss 0.5\n"),

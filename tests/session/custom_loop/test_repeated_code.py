@@ -64,9 +64,9 @@ class Places:
         if self.passed == self.at:
             self.interrupt()
 
-    def moments(self, distance):
+    def moments(self, first, distance):
         """Return some of the places, also the two after all steps; in the full run all."""
-        some = [*range(1, self.passed - 1, distance), self.passed - 1, self.passed]
+        some = [*range(first, self.passed - 1, distance), self.passed - 1, self.passed]
         return cases(some, range(1, self.passed + 1))
 
 
@@ -166,7 +166,7 @@ def test_a_program_that_was_killed_anywhere_ends_as_if_it_was_not(
     _, steps, straight = train(saved, here, hooks, every)
     assert len(steps) == EPOCHS * LENGTH
 
-    for at in here.moments(17):
+    for at in here.moments(1, 17):
         monkeypatch.chdir(tmp_path_factory.mktemp("cut"))
         with contextlib.suppress(Cut):
             train(saved, Places(at, cut), hooks, every)
@@ -183,7 +183,7 @@ def test_a_program_that_got_a_signal_anywhere_ends_as_if_it_did_not(
     here = Places()
     _, steps, straight = train(saved, here, hooks, 100, watches)
 
-    for at in here.moments(17):
+    for at in here.moments(1, 17):
         monkeypatch.chdir(tmp_path_factory.mktemp("signalled"))
         with handlers(signal.default_int_handler):
             stopped, first, _ = train(saved, Places(at, terminate), hooks, 100, watches)
@@ -224,7 +224,7 @@ def test_a_loader_continues_where_it_was(
     here = Places()
     straight = train(saved, here, hooks, 1, True, inputs)[2]
 
-    for at in here.moments(25):
+    for at in here.moments(2, 25):
         monkeypatch.chdir(tmp_path_factory.mktemp("cut"))
         interrupt = cut if way == "cut" else terminate
         with handlers(signal.default_int_handler), contextlib.suppress(Cut):
