@@ -20,6 +20,7 @@ import pytest
 import tensorflow as tf
 from hookbus_tensorflow import train
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorflow.python.training import training_util
 
 import hookbus
 from hookbus import Config
@@ -69,8 +70,14 @@ def outcome_of(program: Callable[..., Any], module: Any, folder: Path) -> Any:
 
 
 def counter() -> Any:
-    """Return an op that counts the global step, and gives its new value."""
-    return tf.identity(v1.assign_add(T.get_or_create_global_step(), 1), name="count")
+    """Return an op that counts the global step, and gives its new value.
+
+    It counts after the read that TensorFlow's hooks fetch. Without an order they sometimes
+    read the new value, and act a step too early.
+    """
+    step = T.get_or_create_global_step()
+    with tf.control_dependencies([training_util._get_or_create_global_step_read()]):
+        return tf.identity(v1.assign_add(step, 1), name="count")
 
 
 def aborts(*errors: type[Exception] | None) -> T.SessionRunHook:
