@@ -16,7 +16,7 @@ from hookbus.peers.protocol import Reduction
 from hookbus.peers.reduction import check_reduction
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, init=False)
 class SessionRunArgs:
     """The request of a hook, or of the caller, for one run.
 
@@ -48,20 +48,38 @@ class SessionRunArgs:
     ('*/lr', 'none')
     """
 
-    fetches: Any = None
-    feed_dict: Mapping[Node | str, Any] | None = None
-    options: RunOptions | None = None
-    reduce: Reduction | Literal["none", "gather"] = "none"
-    missing: Literal["error", "skip"] = "error"
+    fetches: Any
+    feed_dict: Mapping[Node | str, Any] | None
+    options: RunOptions | None
+    reduce: Reduction | Literal["none", "gather"]
+    missing: Literal["error", "skip"]
 
-    def __attrs_post_init__(self) -> None:
-        if self.missing != "error" and self.missing != "skip":
+    # Many hooks make a request in each step. attrs would set each field by its name.
+    def __init__(
+        self,
+        fetches: Any = None,
+        feed_dict: Mapping[Node | str, Any] | None = None,
+        options: RunOptions | None = None,
+        reduce: Reduction | Literal["none", "gather"] = "none",
+        missing: Literal["error", "skip"] = "error",
+    ) -> None:
+        _set_fetches(self, fetches)
+        _set_feed_dict(self, feed_dict)
+        _set_options(self, options)
+        _set_reduce(self, reduce)
+        _set_missing(self, missing)
+        if missing != "error" and missing != "skip":
             raise UsageError(
-                f"SessionRunArgs(missing={spelled(self.missing)}): expected 'error' or "
-                f"'skip'{did_you_mean(str(self.missing), ('error', 'skip'))}"
+                f"SessionRunArgs(missing={spelled(missing)}): expected 'error' or "
+                f"'skip'{did_you_mean(str(missing), ('error', 'skip'))}"
             )
-        if self.reduce != "none":
-            check_reduction(self.reduce)
+        if reduce != "none":
+            check_reduction(reduce)
+
+
+_set_fetches, _set_feed_dict, _set_options, _set_reduce, _set_missing = (
+    getattr(SessionRunArgs, field.name).__set__ for field in attrs.fields(SessionRunArgs)
+)
 
 
 class SessionRunHook:
