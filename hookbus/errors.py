@@ -307,6 +307,29 @@ def _set_attribute(error: BaseException, name: str, value: Any) -> None:
     object.__setattr__(error, name, value)
 
 
+_SESSION_LEFT = "_hookbus_session_left"
+
+
+def note_session_left(error: BaseException, was_ready: bool) -> None:
+    """Note that an error has left a session, unless it has left another one before.
+
+    The error itself holds the note. A list of errors would keep them, and with them the
+    local variables of all frames in their tracebacks: models, data, the session.
+
+    Args:
+        error: gets the note.
+        was_ready: whether the session had become ready to run.
+    """
+    if session_left_was_ready(error) is None:
+        _set_attribute(error, _SESSION_LEFT, was_ready)
+
+
+def session_left_was_ready(error: BaseException) -> bool | None:
+    """Return whether the session that *error* left had become ready; None without one."""
+    was_ready: bool | None = _attribute(error, _SESSION_LEFT, None)
+    return was_ready
+
+
 class Undo:
     """Calls a function when its block is left, and does not touch the block's error.
 

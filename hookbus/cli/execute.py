@@ -24,6 +24,7 @@ from hookbus.errors import (
     UnknownNodeError,
     UsageError,
     culprit_of,
+    session_left_was_ready,
     text_of,
 )
 from hookbus.logs import Stderr, configure, log
@@ -46,7 +47,7 @@ def execute(main: Callable[[], None], config: Config, files: Collection[str]) ->
         main()
     except SystemExit as error:
         if _is_a_plugins(error):
-            return _when(error, config, report(error, f"SystemExit({error.code!r})"))
+            return _when(error, report(error, f"SystemExit({error.code!r})"))
         # `sys.exit(main())` exits with None or 0 whatever happened in main().
         signalled = error.code in (None, ExitCode.OK, ExitCode.PREEMPTED)
         code = _after_signal(config.records) if signalled else None
@@ -65,10 +66,10 @@ def execute(main: Callable[[], None], config: Config, files: Collection[str]) ->
         place = _place(error, files)
         if place and code != ExitCode.USAGE:
             print(f"  {place}", file=Stderr())
-        return _when(error, config, code)
+        return _when(error, code)
     except BaseException as error:
         _print_traceback(error, whole=config.log_level <= LOG_LEVELS["debug"])
-        return _when(error, config, ExitCode.FAILED)
+        return _when(error, ExitCode.FAILED)
     finally:
         set_process_config(None)
     return _verdict(config.records)
@@ -99,12 +100,12 @@ def _is_a_plugins(error: SystemExit) -> bool:
     return culprit is not None and not culprit.startswith(("op ", "input "))
 
 
-def _when(error: BaseException, config: Config, code: int) -> int:
-    """Correct an error's exit code: it depends on whether the session had run a step."""
-    record = next((r for r in config.records if r.error is error), None)
-    if record is None:
+def _when(error: BaseException, code: int) -> int:
+    """Correct an error's exit code: it depends on whether the session had become ready."""
+    was_ready = session_left_was_ready(error)
+    if was_ready is None:
         return code
-    if record.first_step is not None:
+    if was_ready:
         return ExitCode.FAILED
     if isinstance(error, UsageError) or culprit_of(error) is None:
         return code

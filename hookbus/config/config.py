@@ -34,14 +34,12 @@ class SessionRecord:
         first_step: the global step at which it became ready to run; None if it never did.
         outcome: how it ended.
         saved: whether its last step has a checkpoint.
-        error: the error that left it, or None.
     """
 
     kind: Kind
     first_step: int | None
     outcome: Outcome
     saved: bool
-    error: BaseException | None = attrs.field(default=None, repr=False, eq=False)
 
 
 @attrs.define(eq=False)

@@ -16,6 +16,7 @@ from hookbus.errors import (
     END_OF_INPUT,
     SessionInterruptedError,
     add_note,
+    note_session_left,
     repr_of,
     set_context,
     text_of,
@@ -318,8 +319,10 @@ def _record(
     last = state.saver.last
     saved = last is not None and (last.step == outcome.step or state.ending.relies_on_last)
     saved = saved or state.ending.written_at == outcome.step
-    record = SessionRecord(state.kind, state.first_step, outcome, saved, error)
+    record = SessionRecord(state.kind, state.first_step, outcome, saved)
     state.options.config.records.append(record)
+    if error is not None:
+        note_session_left(error, state.first_step is not None)
     _report_nothing_to_train(state, outcome)
     state.bus.failures.report()
     for who, updates in state.requests.effects.skipped.items():

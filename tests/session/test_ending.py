@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import json
 import shutil
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -394,6 +397,35 @@ def test_a_failure_after_a_stop_is_a_failure():
     with pytest.raises(ValueError, match="late"):
         trained([Stops()], raises=ValueError("late"))
     assert (written()["kind"], written()["who"]) == ("failed", "caller")
+
+
+@pytest.mark.parametrize("event", ["begin", "before_run", "after_run", "end"])
+def test_a_session_that_an_error_left_is_freed(event):
+    """A program may train on, with the same Config: the error keeps no model in memory."""
+
+    def fail() -> weakref.ref[FirstHook]:
+        hook = FirstHook([], **{event: ValueError("broken")})
+        with contextlib.suppress(ValueError):
+            trained([hook])
+        return weakref.ref(hook)
+
+    failed = fail()
+    gc.collect()
+    assert failed() is None
+
+
+def test_a_session_that_was_never_made_is_freed():
+    """Two hooks of one name are refused before there is a session."""
+
+    def fail() -> weakref.ref[FirstHook]:
+        hook = FirstHook([])
+        with contextlib.suppress(hookbus.UsageError):
+            open_session([hook, hook])
+        return weakref.ref(hook)
+
+    failed = fail()
+    gc.collect()
+    assert failed() is None
 
 
 def test_the_outcome_file_is_of_the_last_session(capsys):
