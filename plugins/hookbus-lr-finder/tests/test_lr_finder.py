@@ -164,9 +164,9 @@ class Dies(SessionRunHook):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-@pytest.mark.parametrize("at", cases([1, 10, 20], range(1, STEPS)))
+@pytest.mark.parametrize("at", cases([1, 4, 5, 20], range(1, STEPS)))
 def test_killed_and_resumed_the_training_is_the_same(at, tmp_path):
-    """A session that resumes tests nothing."""
+    """A session that resumes after a step tests nothing. It saves every fourth step."""
     child = os.fork()
     if child == 0:
         try:
@@ -176,7 +176,7 @@ def test_killed_and_resumed_the_training_is_the_same(at, tmp_path):
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
     hook = finder(tmp_path)
     assert trained(tmp_path / "killed", hook) == trained(tmp_path / "whole")
-    assert bool(hook.sweep.losses) == (at < 4)
+    assert bool(hook.sweep.losses) == (at <= 4)  # a hook dies before the save of its step
 
 
 def test_a_custom_loop_does_the_steps_itself(tmp_path):
