@@ -68,7 +68,7 @@ def test_a_fetch_enters_each_file_once_down_and_once_up() -> None:
         (FILES, "run"),
         (FILES, "tell"),
     ]
-    assert len(request) == 2  # the hook makes a SessionRunArgs
+    assert len(request) == 1  # the hook makes a SessionRunArgs
 
 
 def test_a_request_that_comes_again_needs_no_key() -> None:
