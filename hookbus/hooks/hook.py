@@ -48,11 +48,11 @@ class SessionRunArgs:
     ('*/lr', 'none')
     """
 
-    fetches: Any
-    feed_dict: Mapping[Node | str, Any] | None
-    options: RunOptions | None
-    reduce: Reduction | Literal["none", "gather"]
-    missing: Literal["error", "skip"]
+    fetches: Any = None
+    feed_dict: Mapping[Node | str, Any] | None = None
+    options: RunOptions | None = None
+    reduce: Reduction | Literal["none", "gather"] = "none"
+    missing: Literal["error", "skip"] = "error"
 
     # Many hooks make a request in each step. attrs would set each field by its name.
     def __init__(
@@ -68,13 +68,17 @@ class SessionRunArgs:
         _set_options(self, options)
         _set_reduce(self, reduce)
         _set_missing(self, missing)
-        if missing != "error" and missing != "skip":
+        if reduce != "none" or missing != "error":
+            self.__attrs_post_init__()
+
+    def __attrs_post_init__(self) -> None:
+        if self.missing != "error" and self.missing != "skip":
             raise UsageError(
-                f"SessionRunArgs(missing={spelled(missing)}): expected 'error' or "
-                f"'skip'{did_you_mean(str(missing), ('error', 'skip'))}"
+                f"SessionRunArgs(missing={spelled(self.missing)}): expected 'error' or "
+                f"'skip'{did_you_mean(str(self.missing), ('error', 'skip'))}"
             )
-        if reduce != "none":
-            check_reduction(reduce)
+        if self.reduce != "none":
+            check_reduction(self.reduce)
 
 
 _set_fetches, _set_feed_dict, _set_options, _set_reduce, _set_missing = (

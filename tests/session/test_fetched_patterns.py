@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, namedtuple
 
+import attrs
 import numpy as np
 import pytest
 
@@ -202,6 +203,19 @@ def test_missing_is_error_or_skip():
     message = r"missing='skp'\): expected 'error' or 'skip'; did you mean 'skip'\?"
     with pytest.raises(UsageError, match=message):
         SessionRunArgs("loss", missing="skp")
+
+
+def test_a_request_of_a_class_of_ones_own_has_the_same_defaults_and_checks():
+    """A subclass may add fields."""
+
+    @attrs.frozen(eq=False)
+    class Named(SessionRunArgs):
+        label: str = ""
+
+    request = Named("loss", label="mine")
+    assert (request.fetches, request.reduce, request.label) == ("loss", "none", "mine")
+    with pytest.raises(UsageError, match="did you mean 'skip'"):
+        Named("loss", missing="skp")
 
 
 def test_a_step_that_repeats_is_compiled_with_a_pattern():
