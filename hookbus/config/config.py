@@ -18,7 +18,7 @@ from hookbus.config.parser import ParsedFlags, Precedence, Switch, parse_switch,
 from hookbus.config.settings import Setting
 from hookbus.config.sources import flags_of_environment, setting_of_entry, setting_of_flag
 from hookbus.discovery import Catalog, installed_plugins
-from hookbus.errors import UsageError, clipped, spelled
+from hookbus.errors import UsageError, clipped, note_session_left, spelled
 from hookbus.hooks.hook_options import Kind
 from hookbus.hooks.outcome import Outcome
 from hookbus.logs import LEVEL
@@ -292,6 +292,13 @@ _process: list[Config] = []
 def set_process_config(config: Config | None) -> None:
     """Have every session of this process use *config*."""
     _process[:] = [] if config is None else [config]
+
+
+def record_end(config: Config, record: SessionRecord, error: BaseException | None) -> None:
+    """Record the end of a session, and on *error*, which left it, that it did."""
+    config.records.append(record)
+    if error is not None:
+        note_session_left(error, record.first_step is not None)
 
 
 def forget_records() -> None:

@@ -11,12 +11,11 @@ import attrs
 
 from hookbus.bus.caller import Failure
 from hookbus.checkpoint.files import replacing
-from hookbus.config.config import SessionRecord
+from hookbus.config.config import SessionRecord, record_end
 from hookbus.errors import (
     END_OF_INPUT,
     SessionInterruptedError,
     add_note,
-    note_session_left,
     repr_of,
     set_context,
     text_of,
@@ -320,9 +319,7 @@ def _record(
     saved = last is not None and (last.step == outcome.step or state.ending.relies_on_last)
     saved = saved or state.ending.written_at == outcome.step
     record = SessionRecord(state.kind, state.first_step, outcome, saved)
-    state.options.config.records.append(record)
-    if error is not None:
-        note_session_left(error, state.first_step is not None)
+    record_end(state.options.config, record, error)
     _report_nothing_to_train(state, outcome)
     state.bus.failures.report()
     for who, updates in state.requests.effects.skipped.items():

@@ -16,8 +16,8 @@ from hookbus.backend.reports import ReportSession
 from hookbus.bus.bus import Bus
 from hookbus.bus.registry import Registration
 from hookbus.checkpoint.reader import NewestIn
-from hookbus.config.config import Config, SessionRecord
-from hookbus.errors import PREEMPTION_ERRORS, CheckpointError, note_session_left
+from hookbus.config.config import Config, SessionRecord, record_end
+from hookbus.errors import PREEMPTION_ERRORS, CheckpointError
 from hookbus.hooks.checkpoints import Checkpoints
 from hookbus.hooks.context import SessionRunContext
 from hookbus.hooks.hook_options import options_of
@@ -135,8 +135,7 @@ def new_session(
         bus.register(*hooks)
     except BaseException as error:  # no session will exist to record it
         outcome = failed_outcome(error, 0, bus.current)
-        config.records.append(SessionRecord(kind, None, outcome, saved=False))
-        note_session_left(error, was_ready=False)
+        record_end(config, SessionRecord(kind, None, outcome, saved=False), error)
         raise
     # The ranks exchange their requests after each run.
     given = creator.checkpoint_dir

@@ -321,14 +321,14 @@ class SessionState:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether a stop or the coordinator ends the session; a signal may wait."""
+        """Whether a stop took effect, or the coordinator has stopped the session."""
         backend = self.backend
         ended = backend is not None and backend.coord.should_stop()
         return ended or self.ending.stop is not None
 
     @property
     def is_stopping(self) -> bool:
-        """Whether a stop, a signal or the coordinator ends the session."""
+        """Whether the session was stopped, or a signal has arrived."""
         return self.is_stopped or self.ending.is_decided
 
     @property
