@@ -19,7 +19,13 @@ import attrs
 from hookbus.checkpoint.codec import load_codec
 from hookbus.checkpoint.manifest import MANIFEST_NAME, RANK_FOLDER, Manifest
 from hookbus.checkpoint.parts import check_parts
-from hookbus.checkpoint.store import Store, StoredCheckpoint, cannot_read, report_bad
+from hookbus.checkpoint.store import (
+    Store,
+    StoredCheckpoint,
+    cannot_read,
+    places_of,
+    report_bad,
+)
 from hookbus.errors import (
     CheckpointError,
     NoGoodCheckpointError,
@@ -335,7 +341,7 @@ def read_newest(
 
 
 def read_checkpoint(path: str | Path) -> Restored:
-    """Read the checkpoint at *path*, or the one that is being replaced there.
+    """Read the checkpoint at *path*, or the other one while one replaces it there.
 
     Raises:
         NoGoodCheckpointError: it is missing or damaged.
@@ -344,8 +350,7 @@ def read_checkpoint(path: str | Path) -> Restored:
     path, reasons = expanded(path), dict[Path, str]()
 
     def found() -> list[StoredCheckpoint]:
-        both = (path, path.with_name(f"{path.name}.old")) if path.name else (path,)
-        candidates = [StoredCheckpoint.at(each) for each in both]
+        candidates = [StoredCheckpoint.at(each) for each in places_of(path)]
         return [each for each in candidates if each.stamp is not None]
 
     restored = _first_good(path, _read, reasons.__setitem__, found)
@@ -367,7 +372,7 @@ def read_source(source: str | Path) -> Restored:
     path = expanded(source)
     restored = read_newest(path)
     if restored is None:
-        if not any((p / MANIFEST_NAME).is_file() for p in (path, Path(f"{path}.old"))):
+        if not any((place / MANIFEST_NAME).is_file() for place in places_of(path)):
             raise no_checkpoint(source)
         restored = read_checkpoint(path)
     return restored

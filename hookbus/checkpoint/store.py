@@ -311,6 +311,17 @@ class Store:
             return []
 
 
+def places_of(path: Path) -> list[Path]:
+    """Return the paths at which a checkpoint is found, also while one replaces it.
+
+    The path of the one that is being replaced leads to the new one afterwards.
+    """
+    match = _COMPLETE.fullmatch(path.name)
+    if match and match[2]:
+        return [path, path.with_suffix("")]
+    return [path, path.with_name(f"{path.name}.old")] if path.name else [path]
+
+
 def report_bad(path: Path, reason: str, **extra: str) -> None:
     """Report a bad checkpoint, and leave it where it is."""
     log.warning("bad checkpoint", path=shown(path), reason=reason, **extra)

@@ -13,6 +13,7 @@ from hookbus.hooks.context import SessionRunContext
 from hookbus.hooks.outcome import Rollback
 from hookbus.hooks.requests import ForeignLoop, RunRequests
 from hookbus.lifecycle.requests import (
+    apply_requests,
     count_rollback,
     kept_value,
     take_rollback,
@@ -68,6 +69,7 @@ class Graph(Mode):
         close_replaced(state)
         open_backend(state)
         _tell_rolled_back(state, rollback)
+        apply_requests(state, None, together=True)
         raise_deferred()
 
 

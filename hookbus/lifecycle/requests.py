@@ -453,8 +453,12 @@ def _roll_back_if_asked(
     state: SessionState, asked: RunRequests, context: SessionRunContext | None
 ) -> None:
     """Roll back a loop if a hook has asked; a session with a graph rolls back later."""
-    if asked.rollback is not None and not state.mode.replaces_backend:
-        state.mode.roll_back(state, asked, context)
+    if asked.rollback is None or state.mode.replaces_backend:
+        return
+    state.mode.roll_back(state, asked, context)
+    if state.agreement is not None:
+        # Hooks of some ranks may have made requests when the session went back.
+        _exchange(state, asked, now=True)
 
 
 def apply_after_run(state: SessionState, context: SessionRunContext) -> None:

@@ -23,7 +23,8 @@ from hookbus import (
     SingularMonitoredSession,
     latest_checkpoint,
 )
-from hookbus.checkpoint.reader import load_variables, read_checkpoint
+from hookbus.checkpoint.reader import load_variables, read_checkpoint, read_source
+from hookbus.testing import run_steps
 from tests.support.profiles import cases
 
 OFF = Config(autoload=False, header=False)
@@ -185,3 +186,14 @@ def test_readers_finish_while_a_checkpoint_is_replaced(tmp_path):
         assert [reader(directory) for reader in (*READERS, named)] == [1] * 9
 
     beside_a_trainer(tmp_path / "runs", "w", read, cases(5, 2000 // len(READERS)))
+
+
+@pytest.mark.parametrize("read", [read_checkpoint, read_source, load_variables])
+def test_the_path_of_a_checkpoint_that_was_replaced_leads_to_the_new_one(read, tmp_path):
+    """A reader that found it in between may look again later."""
+    run_steps(checkpoint_dir=tmp_path, steps=1)
+    path = latest_checkpoint(tmp_path).path
+    replaced = path.with_name(f"{path.name}.old")
+    assert read(replaced)
+    assert read(path.rename(replaced))
+    assert read(path)

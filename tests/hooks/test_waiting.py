@@ -51,9 +51,13 @@ def test_a_wait_goes_on_to_its_end(event, custom_loop):
 @BOTH
 def test_a_signal_cuts_a_wait_short(event, custom_loop):
     """The run goes on, and the session ends after it."""
+
+    class KillSoon(SessionRunHook):
+        def before_run(self):  # the session handles signals from here on
+            threading.Timer(0.2, kill).start()
+
     hook = Waiting(event)
-    threading.Timer(0.2, kill).start()
-    steps = run_steps(hook, custom_loop=custom_loop)
+    steps = run_steps(KillSoon(), hook, custom_loop=custom_loop)
     assert hook.ended == [False]
     assert (steps.outcome.kind, steps.global_step) == ("preempted", 1)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,9 @@ from hookbus import (
     SessionRunArgs,
     SessionRunHook,
     hookimpl,
+    list_checkpoints,
 )
+from hookbus.checkpoint.reader import read_checkpoint
 from tests.support.thread_library import ranked, thread_library
 
 QUIET = Config(autoload=False, header=False)
@@ -188,3 +191,50 @@ def test_all_ranks_end_with_the_label_of_the_one_that_asked(train):
         return outcome.kind, outcome.who, outcome.why, outcome.label
 
     assert ranked(2, run) == [("stopped", "asks", "bad (rank 1)", "pruned")] * 2
+
+
+class SavesWhenBack(SessionRunHook):
+    """Has the session go back, and asks for a checkpoint in one event then."""
+
+    def __init__(self, event: str, asks: bool, directory: Path) -> None:
+        self.event, self.asks, self.directory = event, asks, directory
+        self.went_back = False
+
+    def begin(self, checkpoints: Any) -> None:
+        self.checkpoints = checkpoints
+        checkpoints.enable(self.directory)
+
+    def after_create_session(self) -> None:
+        self.ask("after_create_session")
+
+    @hookimpl
+    def rolled_back(self) -> None:
+        self.ask("rolled_back")
+
+    def ask(self, event: str) -> None:
+        if self.went_back and self.asks and event == self.event:
+            self.checkpoints.request_save("back", keep=True)
+
+    def after_run(self, run_context: Any) -> None:
+        if run_context.global_step == 0 and not self.went_back:
+            run_context.request_save("first")
+        if run_context.global_step == 50 and not self.went_back:
+            self.went_back = True
+            run_context.request_rollback("bad", skip_inputs=False)
+
+
+@pytest.mark.parametrize("event", ["after_create_session", "rolled_back"])
+def test_a_hook_of_one_rank_may_ask_for_a_checkpoint_when_the_session_goes_back(
+    event, train, tmp_path
+):
+    """It is the one to which all ranks went."""
+
+    def run(rank: int) -> Any:
+        hook = SavesWhenBack(event, rank == 1, tmp_path / "run")
+        return train(hook, steps=100).outcome
+
+    one, other = ranked(2, run)
+    assert (one.kind, one.step, one.rolled_back) == (other.kind, other.step, 1)
+    first, _ = list_checkpoints(tmp_path / "run")  # ranks agree within 16 steps
+    assert first.global_step <= 17
+    assert read_checkpoint(first.path).manifest.kept == {"saves-when-back": "back"}

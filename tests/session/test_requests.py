@@ -410,7 +410,7 @@ def effect_of(
     except PluginError as error:
         kept.error = error
     assert kept.asked is not None
-    return described(kept, request)
+    return described(kept, request, event)
 
 
 def one_epoch(session: MonitoredSession, kept: Kept, event: str, when: str) -> None:
@@ -428,12 +428,14 @@ def one_epoch(session: MonitoredSession, kept: Kept, event: str, when: str) -> N
             evaluation.report(loss=1.0)
 
 
-def described(kept: Kept, request: str) -> str:
+def described(kept: Kept, request: str, event: str) -> str:
     """Return the fate of the request, in the words of the page."""
     assert kept.asked is not None
     run, _ = kept.asked
     if kept.error is not None:
         return "raises"
+    if (event, request) == ("rolled_back", "checkpoints.request_save"):
+        return "after the roll-back" if kept_why(0) == ["asked"] else "nothing"
     if request == "SessionRunArgs":
         return "in the run" if kept.results[run - 1] == 7.0 else "nothing"
     if request == "graph.wrap":
