@@ -341,7 +341,7 @@ def read_newest(
 
 
 def read_checkpoint(path: str | Path) -> Restored:
-    """Read the checkpoint at *path*, or the other one while one replaces it there.
+    """Read the checkpoint at *path*, also while another one takes its place.
 
     Raises:
         NoGoodCheckpointError: it is missing or damaged.

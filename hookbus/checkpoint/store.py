@@ -276,7 +276,7 @@ class Store:
             self.remove(old)
 
     def _move_in(self, temporary: Path, path: Path) -> None:
-        old = path.with_name(f"{path.name}.old")
+        old = _replaced(path)
         if os.path.lexists(path):
             self.remove(old)
             path.rename(old)
@@ -312,14 +312,14 @@ class Store:
 
 
 def places_of(path: Path) -> list[Path]:
-    """Return the paths at which a checkpoint is found, also while one replaces it.
+    """Return the paths at which a checkpoint may be while another one takes its place.
 
-    The path of the one that is being replaced leads to the new one afterwards.
+    The path of the replaced one leads to the new one, once the old one is removed.
     """
     match = _COMPLETE.fullmatch(path.name)
     if match and match[2]:
         return [path, path.with_suffix("")]
-    return [path, path.with_name(f"{path.name}.old")] if path.name else [path]
+    return [path, _replaced(path)] if path.name else [path]
 
 
 def report_bad(path: Path, reason: str, **extra: str) -> None:
@@ -332,6 +332,10 @@ def cannot_read(directory: Path, error: OSError) -> CheckpointError:
     return CheckpointError(
         f"cannot read the checkpoints in {directory}: {error}; they were not changed"
     )
+
+
+def _replaced(path: Path) -> Path:
+    return path.with_name(f"{path.name}.old")
 
 
 def _unfinished_manifest(path: Path) -> Path:

@@ -321,14 +321,14 @@ class SessionState:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether a stop took effect, or the coordinator has stopped the session."""
+        """True once a stop has taken effect or the coordinator has stopped the session."""
         backend = self.backend
         ended = backend is not None and backend.coord.should_stop()
         return ended or self.ending.stop is not None
 
     @property
     def is_stopping(self) -> bool:
-        """Whether the session was stopped, or a signal has arrived."""
+        """True once the session is stopped or a signal has arrived."""
         return self.is_stopped or self.ending.is_decided
 
     @property
