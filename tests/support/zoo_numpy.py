@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-from sklearn.linear_model import SGDClassifier
 
 from tests.support.zoo import Run
 
@@ -348,6 +347,8 @@ def two_passes(run: Run) -> Any:
 
 def scikit(run: Run) -> Any:
     """A model of scikit-learn, tracked as a pair of functions."""
+    from sklearn.linear_model import SGDClassifier  # takes seconds to import
+
     model = SGDClassifier(random_state=0)
     names = ("classes_", "coef_", "intercept_", "t_", "n_features_in_")
 

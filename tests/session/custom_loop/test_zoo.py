@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ LEFT = ("endless", "cycling")
 @pytest.fixture(scope="module")
 def zoo(tmp_path_factory):
     """Return the training runs, each of which is done by hand once."""
+    importlib.import_module("sklearn.linear_model")  # once, and not in each fork
     return Zoo(TRAININGS, RUN, tmp_path_factory)
 
 
