@@ -56,6 +56,11 @@ class StoredCheckpoint:
         step, old = (int(match[1]), bool(match[2])) if match else (None, False)
         return cls(path, step, old, _stamp(path))
 
+    @property
+    def proper_path(self) -> Path:
+        """Where the checkpoint of its step is, once none is being replaced."""
+        return _replacing(self.path) if self.old else self.path
+
     def has_changed(self) -> bool:
         """Return whether it was removed, replaced or renamed since it was found."""
         return self.stamp is None or _stamp(self.path) != self.stamp
@@ -254,26 +259,26 @@ class Store:
                     discard(path)
             for candidate in self.found():
                 if candidate.old:
-                    self._recover_replaced(candidate.path)
+                    self._recover_replaced(candidate)
                 elif not candidate.path.is_symlink():
                     discard(_unfinished_manifest(candidate.path))
         except OSError as error:
             raise cannot_read(self.directory, error) from error
 
-    def _recover_replaced(self, old: Path) -> None:
+    def _recover_replaced(self, old: StoredCheckpoint) -> None:
         """Remove the checkpoint that was being replaced, or put it back."""
-        path = old.with_suffix("")
+        path = old.proper_path
         try:
             StoredCheckpoint.at(path, named=True).manifest()
         except NoGoodCheckpointError as error:
             if os.path.lexists(path):
                 self.set_aside(path, str(error))
-            old.rename(path)
+            old.path.rename(path)
             sync(self.directory)
         except UsageError:  # a later version wrote it, and can tell which one is good
             pass
         else:
-            self.remove(old)
+            self.remove(old.path)
 
     def _move_in(self, temporary: Path, path: Path) -> None:
         old = _replaced(path)
@@ -318,7 +323,7 @@ def places_of(path: Path) -> list[Path]:
     """
     match = _COMPLETE.fullmatch(path.name)
     if match and match[2]:
-        return [path, path.with_suffix("")]
+        return [path, _replacing(path)]
     return [path, _replaced(path)] if path.name else [path]
 
 
@@ -336,6 +341,10 @@ def cannot_read(directory: Path, error: OSError) -> CheckpointError:
 
 def _replaced(path: Path) -> Path:
     return path.with_name(f"{path.name}.old")
+
+
+def _replacing(old: Path) -> Path:
+    return old.with_suffix("")
 
 
 def _unfinished_manifest(path: Path) -> Path:

@@ -164,7 +164,7 @@ class Retention:
 
     def _is_kept(self, candidate: StoredCheckpoint, found: Stored) -> bool:
         """Return whether a checkpoint stays, of those that were found."""
-        if candidate.old and candidate.path.with_suffix("").is_dir():
+        if candidate.old and candidate.proper_path.is_dir():
             return False  # it was replaced
         try:
             info = self._described(candidate)
