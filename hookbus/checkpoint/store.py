@@ -58,7 +58,7 @@ class StoredCheckpoint:
 
     @property
     def proper_path(self) -> Path:
-        """Where the checkpoint of its step is, once none is being replaced."""
+        """The path that the checkpoint has when it is not being replaced."""
         return _replacing(self.path) if self.old else self.path
 
     def has_changed(self) -> bool:

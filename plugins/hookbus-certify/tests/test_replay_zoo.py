@@ -22,7 +22,7 @@ EVERY = [(name, kind) for name in TRAININGS for kind in KINDS]
 def hookbus(*words: str | Path, cut: str = "") -> commands.Done:
     env = {**os.environ, "CUT": cut}
     command = [sys.executable, "-m", "hookbus", *words]
-    return commands.run([*command], env=env, libraries=commands.EXAMPLES)
+    return commands.run([*command], env=env)
 
 
 @pytest.mark.page
